@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The one seam to the operating system (os_linux.c). Numbers that are not known are 0, which means unknown and never
+ * "unlimited" or "none".
+ */
+#ifndef HEADRACE_BASE_OS_H
+#define HEADRACE_BASE_OS_H
+
+#include <stdint.h>
+
+#include "base/alloc.h"
+
+typedef struct os_file os_file;
+
+/** Open for reading; directories and special files are refused. Keeps path, size and identity (device, inode, mtime). */
+NODISCARD status os_file_open(mem *m, const char *path, os_file **out, error *err);
+void os_file_close(os_file *f);
+const char *os_file_path(const os_file *f);
+uint64_t os_file_size(const os_file *f); /* at open */
+/** Exactly `n` bytes at `off`, looping over short reads and EINTR; a short file is STATUS_IO naming file, offset, expected and got. */
+NODISCARD status os_file_read(const os_file *f, uint64_t off, void *dst, size_t n, error *err);
+
+/**
+ * Map the whole file read-only, private. If the file shrinks while mapped, touching the lost part yields zero bytes instead of
+ * killing the process, and os_file_intact turns false: whoever computed with the mapping must ask afterwards and fail its work.
+ * (A SIGBUS handler, installed with the first mapping and chaining to the previous one, puts a zero page under the fault; it is
+ * process-wide because signals are.) An empty file is STATUS_FORMAT.
+ */
+NODISCARD status os_file_map(os_file *f, const uint8_t **out, error *err);
+/** False once a fault was patched in the mapping or the file's size on disk is below the size at open. One system call. */
+bool os_file_intact(const os_file *f);
+/** Hint: the range of the mapping will be read soon (MADV_WILLNEED on whole pages). */
+void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
+
+/** Read a small text file whole (at most max_bytes), NUL-terminated. */
+NODISCARD status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err);
+
+typedef struct os_memory {
+    uint64_t total_bytes;        /* MemTotal */
+    uint64_t available_bytes;    /* MemAvailable: a live figure */
+    uint64_t cgroup_limit_bytes; /* smallest limit from our cgroup (v1 or v2) to the root; 0 = none or unknown */
+    uint64_t cgroup_used_bytes;  /* usage without reclaimable page cache: a live figure */
+    uint64_t memlock_bytes;      /* RLIMIT_MEMLOCK; UINT64_MAX = unlimited */
+    uint64_t page_bytes;
+} os_memory;
+
+void os_get_memory(os_memory *out);
+int os_cpu_count(void);      /* processors this process may run on (affinity), at least 1 */
+int os_core_count(void);     /* physical cores among them; os_cpu_count when unknown */
+void os_cpu_name(char *out, size_t n);
+uint64_t os_now_ns(void);    /* monotonic */
+uint64_t os_process_rss_bytes(void);      /* 0 = unknown */
+uint64_t os_process_anon_bytes(void);     /* RssAnon + RssShmem; 0 = unknown */
+/** Directory of the running executable, without a trailing slash. */
+NODISCARD status os_exe_dir(char *out, size_t n);
+bool os_stream_is_tty(int fd);
+
+/** Shared objects of backends. */
+typedef struct os_library os_library;
+NODISCARD status os_library_open(mem *m, const char *path, os_library **out, error *err);
+void *os_library_symbol(os_library *l, const char *name);
+void os_library_close(os_library *l);
+
+/** The only reader of environment variables. NULL when unset. */
+const char *os_env(const char *name);
+/** Iterate the environment: NULL after the last. */
+const char *os_env_entry(int i);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The ops: one typed call each. A call checks shapes, dtypes, strides and devices (STATUS_INVALID, naming the op and the
+ * argument), finds the row (STATUS_UNSUPPORTED: the refusal of refusal.h) and runs it on the queue. Common contract:
+ *
+ * - float arithmetic in F32 unless stated; one rounding to the output dtype; -ffp-contract=off, fused multiply-add only where the
+ *   definition says fma. On the CPU every row of an (op, signature) gives the same bits as its scalar reference row, and a row of the
+ *   output depends on nothing but its own inputs: not on batch, threads or neighbours.
+ * - outputs must not overlap inputs unless stated. Zero-sized outputs are allowed and touch nothing.
+ * - all tensors live on the queue's device. Calls on one queue run in order; kernels may still be running on return unless the
+ *   backend is synchronous (CPU).
+ */
+#ifndef HEADRACE_VT_OPS_H
+#define HEADRACE_VT_OPS_H
+
+#include "vt/tensor.h"
+
+typedef struct vt_queue vt_queue;
+
+/**
+ * out[M,N] = a[M,K] . b[N,K]^T. a: F32 or Q8_A32/Q8_A256 (rows quantised by vt_quantize_rows); b: any weight dtype, rows contiguous;
+ * out F32 or BF16, row stride free. Accumulates in F32. K order, fixed per signature (d = the dtype of b):
+ *   F32 a, elementwise b: sixteen partial sums, lane j takes k = j, j + 16, ... by fma(a, float(b), acc); missing tail elements add
+ *   nothing; lanes are summed as ((0+8)+(4+12)) ... : s8[j] = l[j] + l[j+8]; s4[j] = s8[j] + s8[j+4]; s2[j] = s4[j] + s4[j+2]; s2[0] + s2[1].
+ *   F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
+ *   Q8_A32 a, 32-element b: sixteen lanes; block i goes to lanes (i % 2) * 8 .. + 7; lane t of a block gets the exact int32 sum of the four
+ *   products at positions 4t .. 4t+3 (for Q4_0 with q - 8, for Q4_1 with unsigned q), converted to F32 and added by
+ *   fma(float(sum), d_a * d_b, acc); Q4_1 also keeps one scalar: m_acc = fma(m_b, s_a, m_acc) over blocks in order. Lanes are summed as above, then + m_acc.
+ *   Q8_A256 a, Q6_K b: per block the exact int32 S = sum of scale * (q - 32) * q_a; acc = fma(d_a * d_b, float(S), acc) over blocks in order.
+ */
+NODISCARD status vt_matmul_bt(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
+
+/**
+ * out[M,N] = alpha * (a . b^T) + beta * out, one rounding: r = alpha * acc; beta == 0 never reads out (NaN there does not matter), else
+ * r = fma(beta, float(out), r). acc as vt_matmul_bt. out F32 or BF16.
+ */
+NODISCARD status vt_matmul_bt_alpha_beta(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, float alpha, float beta, error *err);
+
+/** out[M,K] = x[M,K] as Q8_A32 or Q8_A256 blocks (dtype.h); K whole blocks. d == 0 for an all-zero block, q = 0. A NaN or infinity in a block gives d = NaN. */
+NODISCARD status vt_quantize_rows(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err);
+
+/** out[i,:] = table[ids[i],:]; table [V,H] any weight dtype; ids I32 [n]; out F32 [n,H]. An id outside 0..V-1 is STATUS_INVALID where the
+ *  device is host-addressable; the engine checks ids before a step. */
+NODISCARD status vt_gather_rows(vt_queue *q, const vt_tensor *out, const vt_tensor *table, const vt_tensor *ids, error *err);
+
+/**
+ * out[t,:] = x[t,:] / sqrt(mean(x[t,:]^2) + eps) * (w + w_offset). x, out F32 [T,H] (or [T,n,H]: normalised over the last axis); w [H] F32, F16
+ * or BF16, or n_dims == 0 for a weight of one. out may be x. Sum of squares in F32, sixteen lanes as vt_matmul_bt. scale = 1.0f / sqrtf(mean + eps);
+ * out = (x * scale) * (w + w_offset). Source: Zhang & Sennrich 2019.
+ */
+typedef struct vt_rms_norm_params { float eps, w_offset; } vt_rms_norm_params;
+NODISCARD status vt_rms_norm(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *w, vt_rms_norm_params p, error *err);
+
+/**
+ * Rotary embedding in place. x F32 [T, heads, D]; pos I32 [T]; inv_freq F32 [R/2], R <= D rotated dimensions (the rest untouched).
+ * angle = float(pos) * inv_freq[i] (F32), c = cosf, s = sinf, both times `mscale`.
+ * VT_ROPE_HALF: pairs (i, i + R/2) ("neox"); VT_ROPE_ADJACENT: pairs (2i, 2i+1). (x0, x1) -> (x0*c - x1*s, x1*c + x0*s).
+ * Source: Su et al. 2021.
+ */
+typedef enum vt_rope_pairing { VT_ROPE_HALF, VT_ROPE_ADJACENT } vt_rope_pairing;
+typedef struct vt_rope_params { vt_rope_pairing pairing; float mscale; } vt_rope_params;
+NODISCARD status vt_rope(vt_queue *q, const vt_tensor *x, const vt_tensor *pos, const vt_tensor *inv_freq, vt_rope_params p, error *err);
+
+/**
+ * The rows of a step as a kernel sees them. All I32 on the queue's device.
+ *   pos [T]: absolute position of each row in its sequence
+ *   row_seg [T]: index of the row's segment
+ *   pages [n_segs, max_pages]: page ids of each segment; entry p holds positions p * page_tokens .. ; entries that no row needs are not read
+ */
+typedef struct vt_rows { vt_tensor pos, row_seg, pages; } vt_rows;
+
+/**
+ * Store x[T, heads, D] F32 into a paged cache [n_pages, heads, page_tokens, D] (F32, F16 or BF16): row t goes to page pages[row_seg[t], pos[t] / page_tokens],
+ * place pos[t] % page_tokens. No two rows of a call share a place.
+ */
+NODISCARD status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tensor *x, const vt_rows *rows, error *err);
+
+/**
+ * Causal attention over pages. q F32 [T, Hq, D]; k, v caches [n_pages, Hkv, page_tokens, D] of one dtype, Hq a multiple of Hkv; out F32 [T, Hq, D].
+ * Row t, head h, positions j in max(0, pos - window + 1) .. pos (window 0 = all), kv head h / (Hq / Hkv):
+ *   s_j = scale * dot(q, k_j), softcap > 0: s_j = softcap * tanh(s_j / softcap); out = sum softmax(s)_j v_j.
+ *   sinks F32 [Hq] (or n_dims 0): one extra logit in the denominator only.
+ * Dots in sixteen lanes as vt_matmul_bt. Positions are taken in spans of VT_ATTENTION_SPAN, anchored at absolute position 0: within a span
+ * m = max s_j, p_j = exp(s_j - m), l = sum p_j ascending, o = sum p_j v_j ascending by fma; spans are merged in ascending order
+ * (m' = max(m, m2), o = o * exp(m - m') + o2 * exp(m2 - m'), l likewise); the sink is merged last; out = o / l. exp is vt_expf.
+ * v may be the k cache (keys reused as values).
+ */
+enum { VT_ATTENTION_SPAN = 256 };
+typedef struct vt_attention_params { float scale, softcap; int32_t window; } vt_attention_params;
+NODISCARD status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *query, const vt_tensor *k, const vt_tensor *v, const vt_rows *rows,
+                                    const vt_tensor *sinks, vt_attention_params p, error *err);
+
+/** out[T,D] = silu(x[:, 0:D]) * x[:, D:2D], silu(g) = g / (1 + exp(-g)) with vt_expf. F32 in; out F32 or BF16. */
+NODISCARD status vt_silu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err);
+/** out[T,D] = gelu_tanh(x[:, 0:D]) * x[:, D:2D]; 0.5 g (1 + tanh(0.7978845608 (g + 0.044715 g^3))), tanh(u) = 1 - 2 / (exp(2u) + 1) with vt_expf. */
+NODISCARD status vt_gelu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err);
+/** out = x * s in F32, one rounding. out may be x. F32 or BF16. */
+NODISCARD status vt_mul_scalar(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float s, error *err);
+/** out = a + b; b has a's shape, or is [D] and is added to each row. out may be a. F32/BF16 a and out of one dtype; b F32, F16 or BF16. */
+NODISCARD status vt_add(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
+
+#endif
