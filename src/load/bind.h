@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Binding: which tensor of a checkpoint fills which slot of an architecture. A weight row gives name patterns per container ("{l}" is the layer; alternatives
+ * separated by '|'), a symbolic shape, and per container the transform that turns the stored numbers into what the blocks expect. A transform is a parameter of
+ * an op or of a view and never a rewrite of bytes.
+ *
+ * After binding, a tensor that no row, and no ignore pattern, names is an error; so is a missing one, or a wrong shape or dtype. All problems go into one report
+ * (tensor, expected, found, file).
+ */
+#ifndef HEADRACE_LOAD_BIND_H
+#define HEADRACE_LOAD_BIND_H
+
+#include "load/source.h"
+
+enum { WEIGHT_PER_LAYER = 1, WEIGHT_OPTIONAL = 2, WEIGHT_ELEMENT_TYPES = 4 /* F32, F16, BF16 only (norms, biases) */ };
+
+typedef enum weight_transform {
+    WEIGHT_AS_IS,
+    WEIGHT_NORM_PLUS_ONE,  /* a norm weight w stored for (1 + w) */
+    WEIGHT_ROPE_ADJACENT   /* rows of q or k are ordered so that rotary pairs are adjacent */
+} weight_transform;
+
+typedef struct weight_row {
+    int slot;
+    const char *hf, *gguf;   /* NULL: the container never has it */
+    const char *shape;       /* "q,embd": symbols separated by ','; a symbol may also be a number */
+    int flags;
+    weight_transform hf_transform, gguf_transform;
+} weight_row;
+
+typedef struct bound_weight {
+    const tensor_info *info; /* NULL: optional and absent */
+    vt_tensor view;          /* host view over the source's bytes; n_dims 0 when absent */
+    weight_transform transform;
+} bound_weight;
+
+typedef struct binding binding;
+
+/** The value of a shape symbol for a layer (layer -1: not per layer); negative: unknown symbol (a bug of the architecture). */
+typedef int64_t bind_dim_fn(void *ctx, const char *symbol, size_t symbol_len, int layer);
+
+typedef struct bind_options {
+    const weight_row *rows;
+    size_t n_rows;
+    int n_slots, n_layers;
+    const char *const *ignore; /* glob patterns with '*', NULL-terminated; NULL: none */
+    bind_dim_fn *dim;
+    void *dim_ctx;
+    /* NULL, or says whether a row applies to a layer (per-kind rows) */
+    bool (*applies)(void *ctx, const weight_row *row, int layer);
+} bind_options;
+
+NODISCARD status bind_weights(mem *m, source *s, const bind_options *opt, binding **out, textbuf *report);
+void binding_destroy(binding *b);
+/** Borrowed; layer -1 for rows that are not per layer. */
+const bound_weight *binding_get(const binding *b, int slot, int layer);
+/** Tensors that an ignore pattern took. */
+size_t binding_n_ignored(const binding *b);
+const tensor_info *binding_ignored(const binding *b, size_t i);
+
+#endif

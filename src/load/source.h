@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A checkpoint as a list of tensors in files plus its metadata. Two containers implement it (GGUF; safetensors). The whole layout is
+ * validated at open: after that every tensor_info lies inside its file and its byte size matches dtype and shape.
+ *
+ * Weights are mapped (no copy; needs a file system that maps) or read into memory charged to MEM_WEIGHTS. A source is constant after open and may be
+ * read from any thread. It knows no device.
+ */
+#ifndef HEADRACE_LOAD_SOURCE_H
+#define HEADRACE_LOAD_SOURCE_H
+
+#include "base/os.h"
+#include "load/meta.h"
+#include "vt/tensor.h"
+
+typedef struct tensor_info {
+    const char *name;
+    vt_dtype dtype;         /* VT_NONE: a type we do not read; type_name says which; an error only if the tensor is needed */
+    const char *type_name;  /* as the file spells it */
+    int32_t n_dims;         /* 0 (scalar) to 4 */
+    int64_t dim[VT_MAX_DIMS]; /* outermost first, also for GGUF */
+    uint32_t file;          /* index of the file */
+    uint64_t off;           /* absolute byte offset in that file */
+    uint64_t n_bytes;
+} tensor_info;
+
+typedef enum load_mode { LOAD_AUTO, LOAD_MAP, LOAD_READ } load_mode; /* auto maps, and reads where mapping is refused (said in the log) */
+
+typedef struct source source;
+
+/** Called from the opening thread during long reads: done and total bytes. NULL: none. */
+typedef void source_progress_fn(void *ctx, uint64_t done, uint64_t total);
+
+typedef struct source_options {
+    load_mode mode;
+    source_progress_fn *progress;
+    void *progress_ctx;
+} source_options;
+
+/** Detects the container. path: a .gguf file (a first shard finds the rest) or a directory of safetensors. */
+NODISCARD status source_open(mem *m, const char *path, const source_options *opt, source **out, error *err);
+void source_close(source *s);
+
+const meta *source_meta(const source *s);
+meta_container source_container(const source *s);
+const char *source_path(const source *s);
+size_t source_n_tensors(const source *s);
+const tensor_info *source_tensor(const source *s, size_t i);
+const tensor_info *source_find(const source *s, const char *name); /* NULL when absent; hashed */
+size_t source_n_files(const source *s);
+const os_file *source_file(const source *s, size_t i);
+
+/**
+ * The tensor's bytes for as long as the source lives: into the mapping, or read into memory by the first call (under a lock; LOAD_READ).
+ * The address has the file's own alignment (any).
+ */
+NODISCARD status source_data(source *s, const tensor_info *t, const void **out, error *err);
+/** A byte range of a tensor into dst, by reading, never through a mapping. */
+NODISCARD status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t n, void *dst, error *err);
+/** False once any mapped file shrank (os_file_intact). */
+bool source_intact(const source *s);
+bool source_is_mapped(const source *s);
+
+/* Constructors of the containers, for source_open. Each fills a source through source_impl.h. */
+
+#endif
