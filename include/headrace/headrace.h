@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Headrace: the public interface of the engine.
+ *
+ *   configure -> headrace_load -> headrace_submit ... -> headrace_run -> headrace_free
+ *
+ * Objects: a configuration (plain settings, the same keys as the command line), an engine (one loaded model with its KV pages and threads), and requests, named by
+ * an id. Two engines in one process share nothing but the SIGBUS handler that protects mapped files.
+ *
+ * Threads: headrace_submit, headrace_cancel and headrace_get_stats may be called from any thread at any time between load and free. headrace_run and headrace_step drive the
+ * engine from one thread at a time, and every callback runs on that thread. A callback may call submit, cancel and get_stats; not run, step or free.
+ *
+ * Structures that a caller fills begin with `size = sizeof(the struct)`; fields are only ever appended, and 0 means the documented default. Initialise with the
+ * *_INIT macro or the *_init function. Everything that can fail returns a headrace_status and fills *err if given; results are written on success only.
+ */
+#ifndef HEADRACE_HEADRACE_H
+#define HEADRACE_HEADRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define HEADRACE_API __attribute__((visibility("default")))
+#else
+#define HEADRACE_API
+#endif
+
+typedef enum headrace_status {
+    HEADRACE_OK = 0,
+    HEADRACE_FAILED,        /* an outside operation failed */
+    HEADRACE_INVALID,       /* a value that is not allowed */
+    HEADRACE_UNSUPPORTED,   /* refused by name */
+    HEADRACE_FORMAT,        /* a file breaks its format */
+    HEADRACE_IO,            /* reading failed */
+    HEADRACE_NOT_FOUND,     /* no such file, key or id */
+    HEADRACE_NO_MEMORY,     /* the system or a budget refused */
+    HEADRACE_DOES_NOT_FIT,  /* the plan exceeds a budget whatever else runs */
+    HEADRACE_NOT_NOW,       /* does not fit beside what runs at present */
+    HEADRACE_FULL,          /* the request queue is full */
+    HEADRACE_CANCELLED,
+    HEADRACE_BUG
+} headrace_status;
+
+enum { HEADRACE_ERROR_TEXT_BYTES = 2048 };
+typedef struct headrace_error {
+    headrace_status code;
+    char text[HEADRACE_ERROR_TEXT_BYTES]; /* a sentence that starts with where it comes from */
+} headrace_error;
+
+HEADRACE_API const char *headrace_version(void);
+HEADRACE_API const char *headrace_status_name(headrace_status code);
+
+/* ---- configuration ---- */
+
+typedef struct headrace_config headrace_config;
+HEADRACE_API headrace_status headrace_config_create(headrace_config **out, headrace_error *err);
+/** Any key of the option table that concerns model and engine: "model", "threads", "ctx", "device", "act", "kv-dtype", "kv-mem", "max-seqs", "max-batch-tokens", "load", ... */
+HEADRACE_API headrace_status headrace_config_set(headrace_config *c, const char *key, const char *value, headrace_error *err);
+HEADRACE_API headrace_status headrace_config_read_file(headrace_config *c, const char *path, headrace_error *err);
+HEADRACE_API void headrace_config_destroy(headrace_config *c);
+
+/* ---- engine ---- */
+
+typedef struct headrace_engine headrace_engine;
+/** Called during a load with bytes done and to do; total 0 = nothing to read. */
+typedef void headrace_progress(void *user, uint64_t done_bytes, uint64_t total_bytes);
+
+/**
+ * Open the checkpoint, check that the device can run it, plan memory, allocate, start threads. HEADRACE_DOES_NOT_FIT and HEADRACE_NOT_NOW carry the numbers and the
+ * smallest change that would fit. The configuration is copied.
+ */
+HEADRACE_API headrace_status headrace_load(const headrace_config *c, headrace_progress *progress, void *user, headrace_engine **out, headrace_error *err);
+/** Ends every request still live (its callback gets HEADRACE_EVENT_DONE with reason CANCELLED) and releases everything. NULL is allowed. */
+HEADRACE_API void headrace_free(headrace_engine *e);
+
+typedef struct headrace_model_info {
+    uint32_t size;
+    const char *architecture, *device; /* borrowed from the engine */
+    int32_t n_vocab, n_layers, n_ctx;  /* n_ctx: longest sequence of this engine */
+    int32_t n_threads, max_seqs, max_batch_tokens;
+    uint64_t weight_bytes;             /* dense weights one decoded token reads (embedding: one row) */
+    uint64_t kv_bytes, kv_bytes_per_token, activation_bytes, load_ns;
+} headrace_model_info;
+HEADRACE_API headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out);
+
+/* ---- requests ---- */
+
+typedef uint64_t headrace_id;
+
+typedef enum headrace_finish {
+    HEADRACE_FINISH_NONE,   /* still running */
+    HEADRACE_FINISH_STOP,   /* an end token */
+    HEADRACE_FINISH_LENGTH, /* max_tokens, or the context is full */
+    HEADRACE_FINISH_CANCELLED,
+    HEADRACE_FINISH_ERROR
+} headrace_finish;
+
+typedef struct headrace_usage {
+    int32_t prompt_tokens, completion_tokens, prefix_hit_tokens, preemptions;
+} headrace_usage;
+
+typedef struct headrace_timings {
+    uint64_t queued_ns, first_token_ns, prefill_ns, decode_ns, total_ns; /* since submit, or of that phase; 0 = not reached */
+} headrace_timings;
+
+typedef enum headrace_event_kind {
+    HEADRACE_EVENT_LOGITS, /* rows of logits, in order of position; only with want_logits */
+    HEADRACE_EVENT_TOKEN,  /* one generated token, with the text that became certain (may be empty) */
+    HEADRACE_EVENT_DONE    /* exactly once, last; text: what was held back */
+} headrace_event_kind;
+
+typedef struct headrace_event {
+    uint32_t size;
+    headrace_event_kind kind;
+    headrace_id id;
+    void *user;
+    int32_t token;                 /* TOKEN */
+    const char *text;              /* TOKEN, DONE: UTF-8, not NUL-terminated */
+    size_t n_text;
+    const float *logits;           /* LOGITS: [n_rows, n_vocab], position first_pos onwards */
+    int32_t n_rows, first_pos, n_vocab;
+    headrace_finish finish;        /* DONE */
+    headrace_status status;        /* DONE with FINISH_ERROR: why */
+    const char *error;
+    headrace_usage usage;          /* DONE */
+    headrace_timings timings;
+} headrace_event;
+/** Pointers in the event are valid during the call. */
+typedef void headrace_callback(const headrace_event *event);
+
+typedef struct headrace_request {
+    uint32_t size;
+    const char *prompt;            /* UTF-8 text, or NULL with ids given; copied */
+    size_t n_prompt;
+    const int32_t *ids;            /* taken as they are */
+    size_t n_ids;
+    int32_t add_bos;               /* 0 as the model says, 1 add, -1 omit; text only */
+    bool no_special;               /* special tokens in the text are ordinary text */
+    int32_t max_tokens;            /* tokens to generate at most; 0 with want_logits scores only, else 0 generates nothing */
+    bool ignore_end;               /* go on after an end token */
+    float temperature;             /* 0: the most likely token */
+    int32_t top_k;                 /* 0: off */
+    float top_p, min_p;            /* top_p 0 or 1: off; min_p 0: off */
+    uint64_t seed;
+    int32_t chunk;                 /* rows of the prompt per step at most; 0: no limit of its own */
+    bool want_logits;              /* LOGITS events for every position of the prompt (and of generated tokens but the last) */
+    headrace_callback *callback;
+    void *user;
+} headrace_request;
+#define HEADRACE_REQUEST_INIT {.size = sizeof(headrace_request)}
+
+/**
+ * Queue a request. Refused at once, by name: an empty prompt without BOS, ids out of range, invalid UTF-8, a parameter out of range or NaN, a prompt that does not leave room
+ * for a token in the context, and one whose pages could never fit. max_tokens is clamped to what the context leaves.
+ */
+HEADRACE_API headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *err);
+/** Takes effect before the next step. HEADRACE_NOT_FOUND when it has ended already. */
+HEADRACE_API headrace_status headrace_cancel(headrace_engine *e, headrace_id id);
+/** Run steps until no request is left. Failures of single requests go to their callbacks; the return value reports an engine that cannot go on. */
+HEADRACE_API headrace_status headrace_run(headrace_engine *e, headrace_error *err);
+/** One step. *more: whether work is left. */
+HEADRACE_API headrace_status headrace_step(headrace_engine *e, bool *more, headrace_error *err);
+
+typedef struct headrace_stats {
+    uint32_t size;
+    uint32_t n_running, n_waiting;
+    uint64_t n_finished, n_steps, n_prompt_tokens, n_generated_tokens, n_preemptions, n_prefix_hit_tokens;
+    uint64_t kv_pages_used, kv_pages_total;
+    uint64_t n_hot_allocations;    /* allocations refused inside a step: 0, or a bug */
+    uint64_t memory_used_bytes, memory_peak_bytes;
+} headrace_stats;
+HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
+/** The memory plan beside what is in use, as a table. Free with headrace_text_free. */
+HEADRACE_API headrace_status headrace_memory_report(headrace_engine *e, char **text, headrace_error *err);
+
+/* ---- vocabulary ---- */
+
+typedef struct headrace_vocab headrace_vocab;
+/** The tokenizer alone; reads no weights. */
+HEADRACE_API headrace_status headrace_vocab_open(const headrace_config *c, headrace_vocab **out, headrace_error *err);
+HEADRACE_API void headrace_vocab_free(headrace_vocab *v);
+/** *ids is allocated; free with headrace_ids_free. add_bos as in a request. */
+HEADRACE_API headrace_status headrace_encode(const headrace_vocab *v, const char *text, size_t n, int32_t add_bos, bool no_special, int32_t **ids, size_t *n_ids, headrace_error *err);
+HEADRACE_API headrace_status headrace_decode(const headrace_vocab *v, const int32_t *ids, size_t n_ids, bool skip_special, char **text, size_t *n, headrace_error *err);
+HEADRACE_API int32_t headrace_vocab_bos(const headrace_vocab *v); /* -1 = none */
+HEADRACE_API bool headrace_vocab_adds_bos(const headrace_vocab *v);
+HEADRACE_API void headrace_ids_free(int32_t *ids);
+HEADRACE_API void headrace_text_free(char *text);
+
+/* ---- looking at things ---- */
+
+typedef enum headrace_report { HEADRACE_REPORT_MODEL, HEADRACE_REPORT_TENSORS, HEADRACE_REPORT_KERNELS, HEADRACE_REPORT_DOCTOR } headrace_report;
+/** Text or JSON. MODEL and TENSORS read headers only. Free with headrace_text_free. */
+HEADRACE_API headrace_status headrace_inspect(const headrace_config *c, headrace_report what, bool json, char **text, headrace_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
