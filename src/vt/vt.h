@@ -21,7 +21,8 @@ typedef struct vt_manifest_row {
     vt_op op;
     vt_sig sig;
     uint64_t need;
-    const char *name, *left_out;
+    const char *name;
+    const char *build_switch; /* the switch that governs the row, as kernel_rows.def spells it */
 } vt_manifest_row;
 typedef struct vt_manifest {
     const char *backend;     /* "cuda" */
@@ -31,6 +32,8 @@ typedef struct vt_manifest {
     bool shared_object;      /* looked for at run time as libheadrace-NAME.so */
     const vt_manifest_row *rows;
     int32_t n_rows;
+    const vt_backend_tables *builtin; /* linked in and registered by vt_runtime_create; NULL: found at run time or not at all */
+    bool built;                       /* this build makes the backend (built-in, or its switch is on) */
 } vt_manifest;
 
 typedef struct vt_runtime_options {

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Closes what manifest_begin.h opened. No include guard. */
+#undef ROW
