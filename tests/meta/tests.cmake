@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# Checks of the tree itself. Each is one entry of check_tree.py; those that read the build's objects run in builds without sanitizers.
+find_program(HEADRACE_PYTHON3 python3)
+if(NOT HEADRACE_PYTHON3)
+  message(FATAL_ERROR "the tests need python3")
+endif()
+set(meta_checks layers headers sizes calls device_words spdx names hygiene flags)
+if(NOT HEADRACE_SANITIZE)
+  list(APPEND meta_checks symbols isa)
+endif()
+foreach(check ${meta_checks})
+  add_test(NAME meta_${check} COMMAND ${HEADRACE_PYTHON3} ${CMAKE_CURRENT_SOURCE_DIR}/meta/check_tree.py ${check} --source ${CMAKE_SOURCE_DIR} --build ${CMAKE_BINARY_DIR})
+  set_tests_properties(meta_${check} PROPERTIES LABELS meta SKIP_RETURN_CODE 77 TIMEOUT 300)
+endforeach()
