@@ -131,7 +131,8 @@ uint64_t vt_row_runs(const vt_runtime *rt, const char *row_name);
 
 /**
  * exp for kernels: x clamped to [-87.3, 88.7] (below gives 0 exactly), n = rint(x * log2(e)), r = fma(n, -ln2_hi, x), r = fma(n, -ln2_lo, r), degree-6
- * polynomial in r by Horner with fma, times 2^n. Relative error <= 2e-7. The vector rows compute the same operations, so the bits agree.
+ * polynomial in r by Horner with fma, times 2^n. Relative error <= 2e-7. The vector rows compute the same operations, so the bits agree
+ * (exp_constants.h: the numbers and the order).
  */
 float vt_expf(float x);
 
