@@ -30,7 +30,7 @@ typedef struct weight_row {
 
 typedef struct bound_weight {
     const tensor_info *info; /* NULL: optional and absent */
-    vt_tensor view;          /* host view over the source's bytes; n_dims 0 when absent */
+    vt_tensor view;          /* host view with dtype and shape, data NULL (source_data gives the bytes); n_dims 0 when absent */
     weight_transform transform;
 } bound_weight;
 

@@ -74,6 +74,19 @@ typedef struct vt_buffer {
 NODISCARD status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
 void vt_buffer_free(vt_buffer *b);
 
+/** One thing a path needs from a device. */
+typedef struct vt_need { vt_op op; vt_sig sig; } vt_need;
+
+/**
+ * A recorder on a queue turns every op call into an entry of its list (each op and signature once) after the argument check, and runs nothing: data pointers may be
+ * anything. This is how a model lists what it needs before it uploads: it runs its own layer code against a recorder, so there is no second list. A full
+ * list is STATUS_BUG.
+ */
+typedef struct vt_recorder {
+    vt_need *needs; /* caller's memory */
+    int32_t n, cap;
+} vt_recorder;
+
 /** A queue. `threads` is the pool that CPU kernels use (borrowed; NULL: the calling thread alone; other backends ignore it). */
 struct vt_queue {
     vt_device_id device;
@@ -84,6 +97,7 @@ struct vt_queue {
     void *dev;            /* the backend's device state */
     pool *threads;
     uint64_t caps;
+    vt_recorder *recorder; /* NULL: run */
 };
 NODISCARD status vt_queue_create(vt_device *d, pool *threads, vt_queue **out, error *err);
 void vt_queue_destroy(vt_queue *q);
@@ -123,7 +137,6 @@ NODISCARD status vt_can_run(const vt_queue *q, vt_op op, vt_sig sig, error *err)
 const vt_row *vt_find_row(const vt_queue *q, const vt_call *call);
 
 /** Ask for several at once: all missing ones are listed in one text (one line each). n == 0 is OK. */
-typedef struct vt_need { vt_op op; vt_sig sig; } vt_need;
 NODISCARD status vt_can_run_all(const vt_queue *q, const vt_need *needs, int32_t n, error *err);
 
 /** Row counters: how often each row of the runtime ran (proof of which kernel a test used). 0 for an unknown name. */
