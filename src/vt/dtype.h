@@ -8,9 +8,11 @@
  *   Q4_1  32: f16 d, f16 m; 16 bytes as Q4_0;                                        d * q + m
  *   Q8_0  32: f16 d; 32 int8;                                                        d * q
  *   Q6_K 256: ql[128], qh[64], int8 scales[16], f16 d;                               d * scale * (q - 32)
+ *             element e = 128 h + 32 g + l (h < 2, g < 4, l < 32): scale[e / 16]; low four bits of q: nibble g / 2 (0 low) of ql[64 h + 32 (g % 2) + l],
+ *             high two bits: bits 2 g, 2 g + 1 of qh[32 h + l]
  * Activation blocks (ours, never in a file):
- *   Q8_A32   32: f32 d, f32 s, int8 q[32];  q = round_to_nearest_even(x / d), d = max|x| / 127, s = d * sum(q)
- *   Q8_A256 256: f32 d, int16 sums[16] (of 16 consecutive q), int8 q[256];  d = max|x| / 127
+ *   Q8_A32   32: f32 d, int32 sum of the q, int8 q[32];  d = max|x| / 127, q = round_to_nearest_even(x / d) limited to -127 .. 127
+ *   Q8_A256 256: f32 d, int16 sums[16] (of 16 consecutive q), int8 q[256];  d and q as Q8_A32
  */
 #ifndef HEADRACE_VT_DTYPE_H
 #define HEADRACE_VT_DTYPE_H

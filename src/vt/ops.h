@@ -23,9 +23,8 @@ typedef struct vt_queue vt_queue;
  *   F32 a, elementwise b: sixteen partial sums, lane j takes k = j, j + 16, ... by fma(a, float(b), acc); missing tail elements add
  *   nothing; lanes are summed as ((0+8)+(4+12)) ... : s8[j] = l[j] + l[j+8]; s4[j] = s8[j] + s8[j+4]; s2[j] = s4[j] + s4[j+2]; s2[0] + s2[1].
  *   F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
- *   Q8_A32 a, 32-element b: sixteen lanes; block i goes to lanes (i % 2) * 8 .. + 7; lane t of a block gets the exact int32 sum of the four
- *   products at positions 4t .. 4t+3 (for Q4_0 with q - 8, for Q4_1 with unsigned q), converted to F32 and added by
- *   fma(float(sum), d_a * d_b, acc); Q4_1 also keeps one scalar: m_acc = fma(m_b, s_a, m_acc) over blocks in order. Lanes are summed as above, then + m_acc.
+ *   Q8_A32 a, 32-element b: per block the exact int32 S = sum of the 32 products (Q4_0 with q - 8, Q4_1 with unsigned q), t = d_b * float(S), and for Q4_1
+ *   then t = fma(m_b, float(sum_a), t); four partial sums, lane i % 4 takes block i by fma(d_a, t, acc); acc = (0 + 2) + (1 + 3).
  *   Q8_A256 a, Q6_K b: per block the exact int32 S = sum of scale * (q - 32) * q_a; acc = fma(d_a * d_b, float(S), acc) over blocks in order.
  */
 NODISCARD status vt_matmul_bt(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
@@ -36,7 +35,7 @@ NODISCARD status vt_matmul_bt(vt_queue *q, const vt_tensor *out, const vt_tensor
  */
 NODISCARD status vt_matmul_bt_alpha_beta(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, float alpha, float beta, error *err);
 
-/** out[M,K] = x[M,K] as Q8_A32 or Q8_A256 blocks (dtype.h); K whole blocks. d == 0 for an all-zero block, q = 0. A NaN or infinity in a block gives d = NaN. */
+/** out[M,K] = x[M,K] as Q8_A32 or Q8_A256 blocks (dtype.h); K whole blocks. d == 0 for an all-zero block, q = 0. A NaN or infinity in a block gives d = NaN, q = 0. */
 NODISCARD status vt_quantize_rows(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err);
 
 /** out[i,:] = table[ids[i],:]; table [V,H] any weight dtype; ids I32 [n]; out F32 [n,H]. An id outside 0..V-1 is STATUS_INVALID where the
@@ -80,8 +79,8 @@ NODISCARD status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tenso
  * Row t, head h, positions j in max(0, pos - window + 1) .. pos (window 0 = all), kv head h / (Hq / Hkv):
  *   s_j = scale * dot(q, k_j), softcap > 0: s_j = softcap * tanh(s_j / softcap); out = sum softmax(s)_j v_j.
  *   sinks F32 [Hq] (or n_dims 0): one extra logit in the denominator only.
- * Dots in sixteen lanes as vt_matmul_bt. Positions are taken in spans of VT_ATTENTION_SPAN, anchored at absolute position 0: within a span
- * m = max s_j, p_j = exp(s_j - m), l = sum p_j ascending, o = sum p_j v_j ascending by fma; spans are merged in ascending order
+ * Dots in sixteen lanes as vt_matmul_bt; tanh is tanhf. Positions are taken in spans of VT_ATTENTION_SPAN, anchored at absolute position 0: within a span
+ * m = max s_j, p_j = exp(s_j - m), l = sum p_j in sixteen lanes (lane j % 16, summed as above), o = sum p_j v_j ascending by fma; spans are merged in ascending order
  * (m' = max(m, m2), o = o * exp(m - m') + o2 * exp(m2 - m'), l likewise); the sink is merged last; out = o / l. exp is vt_expf.
  * v may be the k cache (keys reused as values).
  */
