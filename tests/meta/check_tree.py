@@ -59,7 +59,7 @@ MACHINE_TEXT = [  # pieces, so that this file does not contain what it looks for
 ]
 
 SPDX = "SPDX-License-Identifier: Apache-2.0"
-SOURCE_NAME = re.compile(r"(\.(c|h|cu|cuh|comp|def|py|sh|cmake|map|patch)|CMakeLists\.txt|\.clang-format|^\.ci/run)$")
+SOURCE_NAME = re.compile(r"(\.(c|h|cu|cuh|comp|def|py|sh|cmake|map)|CMakeLists\.txt|\.clang-format|^\.ci/run)$")
 
 
 class Report:
@@ -85,7 +85,7 @@ class Report:
     def finish(self, name):
         for text in self.faults:
             print(text)
-        print(f"{name}: " + ", ".join(f"{n} {what}" for n, what in self.counts) + f"; {len(self.faults)} faults")
+        print(f"{name}: " + ", ".join(f"{n} {what}" for n, what in self.counts) + f": {sum(n for n, _ in self.counts)} cases, {len(self.faults)} faults")
         return 1 if self.faults else 0
 
 
@@ -339,10 +339,8 @@ def check_spdx(r):
     names = [f for f in r.files if SOURCE_NAME.search(f) or (os.access(os.path.join(r.source, f), os.X_OK) and "." not in os.path.basename(f))]
     names = [f for f in names if not f.startswith("tests/data/")]
     for name in names:
-        lines = r.read(name).split("\n", 4)[:4]
-        limit = 4 if name.endswith(".patch") else 3
-        if not any(SPDX in line for line in lines[:limit]):
-            r.fault(f"{name}: no '{SPDX}' in the first {limit} lines")
+        if not any(SPDX in line for line in r.read(name).split("\n", 3)[:3]):
+            r.fault(f"{name}: no '{SPDX}' in its first 3 lines")
     r.count(len(names), "source files")
 
 
