@@ -88,6 +88,8 @@ int64_t config_count(const config *c, config_key key);
 uint64_t config_bytes(const config *c, config_key key);
 double config_real(const config *c, config_key key);
 const char *config_text(const config *c, config_key key); /* CHOICE and TEXT; NULL when not set */
+/** The value as it was written, default or given, for any type but LIST; NULL when not set. What a client passes on to headrace_config_set. */
+const char *config_value_text(const config *c, config_key key);
 int config_list_size(const config *c, config_key key);
 const char *config_list_item(const config *c, config_key key, int i);
 
