@@ -39,7 +39,7 @@ typedef struct os_memory {
     uint64_t total_bytes;        /* MemTotal */
     uint64_t available_bytes;    /* MemAvailable: a live figure */
     uint64_t cgroup_limit_bytes; /* smallest limit from our cgroup (v1 or v2) to the root; 0 = none or unknown */
-    uint64_t cgroup_used_bytes;  /* usage without reclaimable page cache: a live figure */
+    uint64_t cgroup_used_bytes;  /* usage without reclaimable page cache, such that limit - used is the room at the tightest group: live */
     uint64_t memlock_bytes;      /* RLIMIT_MEMLOCK; UINT64_MAX = unlimited */
     uint64_t page_bytes;
 } os_memory;

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files and mappings. Live mappings are in a fixed table that the SIGBUS handler reads without a lock: a slot is stable while its
+ * version is even, and a slot whose version moves under the reader cannot be the one that faulted, because nobody touches a mapping
+ * that is being made or unmade.
+ */
+#include "base/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+
+enum { MAX_MAPPINGS = 256 };
+
+typedef struct mapping {
+    _Atomic bool claimed, damaged;
+    _Atomic uint32_t version;
+    _Atomic uintptr_t begin, end; /* whole pages; begin == end: none */
+} mapping;
+
+/* Process-wide because signal actions are. */
+static mapping mappings[MAX_MAPPINGS];
+static struct sigaction previous_action;
+static uintptr_t page_bytes;
+static int install_errno;
+static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+
+struct os_file {
+    mem *m;
+    char *path;
+    int fd;
+    uint64_t size_bytes, device, inode;
+    struct timespec modified;
+    uint8_t *map; /* NULL: not mapped */
+    mapping *slot;
+};
+
+/* ---- the handler ---- */
+
+static mapping *mapping_at(uintptr_t address, uintptr_t *end) {
+    for (int i = 0; i < MAX_MAPPINGS; i++) {
+        mapping *s = &mappings[i];
+        uint32_t version = atomic_load(&s->version);
+        uintptr_t from = atomic_load(&s->begin), to = atomic_load(&s->end);
+        if ((version & 1) || atomic_load(&s->version) != version) continue;
+        if (address < from || address >= to) continue;
+        *end = to;
+        return s;
+    }
+    return NULL;
+}
+
+static bool patch(uintptr_t page, uintptr_t bytes) {
+    void *p = mmap((void *)page, bytes, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p != MAP_FAILED;
+}
+
+static void call_previous(int number, siginfo_t *info, void *context) {
+    if (previous_action.sa_flags & SA_SIGINFO) {
+        previous_action.sa_sigaction(number, info, context);
+    } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
+        previous_action.sa_handler(number);
+    } else if (previous_action.sa_handler == SIG_DFL || info->si_code > 0) {
+        /* Back to the default: a fault happens again at return, a signal that was sent has to be sent again. */
+        struct sigaction action = {.sa_handler = SIG_DFL};
+        sigaction(number, &action, NULL);
+        if (info->si_code <= 0) raise(number);
+    }
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    int saved_errno = errno;
+    uintptr_t address = (uintptr_t)info->si_addr, end;
+    mapping *s = info->si_code > 0 ? mapping_at(address, &end) : NULL; /* a signal sent by a process carries no address */
+    if (s) {
+        uintptr_t page = address & ~(page_bytes - 1);
+        atomic_store(&s->damaged, true);
+        /* Scattered pages can exhaust the kernel's count of mappings; then the rest goes as one. */
+        if (!patch(page, page_bytes) && !patch(page, end - page)) s = NULL;
+    }
+    if (!s) call_previous(number, info, context);
+    errno = saved_errno;
+}
+
+static void install_handler(void) {
+    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, &previous_action)) install_errno = errno;
+}
+
+/* ---- the table ---- */
+
+static void slot_set(mapping *s, uintptr_t begin, uintptr_t end) {
+    atomic_fetch_add(&s->version, 1);
+    atomic_store(&s->begin, begin);
+    atomic_store(&s->end, end);
+    atomic_fetch_add(&s->version, 1);
+}
+
+static mapping *slot_claim(void) {
+    for (int i = 0; i < MAX_MAPPINGS; i++) {
+        bool no = false;
+        if (atomic_compare_exchange_strong(&mappings[i].claimed, &no, true)) return &mappings[i];
+    }
+    return NULL;
+}
+
+static void slot_release(mapping *s) {
+    slot_set(s, 0, 0);
+    atomic_store(&s->damaged, false);
+    atomic_store(&s->claimed, false);
+}
+
+/* ---- files ---- */
+
+static status system_error(error *err, const char *path, const char *what) {
+    int e = errno;
+    return error_set(err, e == ENOENT || e == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO, "os: %s: %s: %s", path, what, strerror(e));
+}
+
+static int open_retry(const char *path, int flags) {
+    int fd;
+    do { fd = open(path, flags | O_CLOEXEC | O_NOCTTY); } while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+status os_file_open(mem *m, const char *path, os_file **out, error *err) {
+    os_file *f = mem_calloc(m, MEM_PROCESS, 1, sizeof *f);
+    if (!f) return error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for an open file", path);
+    f->m = m;
+    f->fd = -1;
+    f->path = mem_strdup(m, MEM_PROCESS, path);
+    status rc;
+    if (!f->path) {
+        rc = error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for its name", path);
+        goto fail;
+    }
+    f->fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* a pipe without a writer must not hang us */
+    struct stat st;
+    if (f->fd < 0 || fstat(f->fd, &st)) {
+        rc = system_error(err, path, "cannot open");
+        goto fail;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        rc = error_set(err, STATUS_INVALID, "os: %s: is a %s, not a file", path,
+                       S_ISDIR(st.st_mode) ? "directory" : "device, pipe or socket");
+        goto fail;
+    }
+    f->size_bytes = st.st_size > 0 ? (uint64_t)st.st_size : 0;
+    f->device = (uint64_t)st.st_dev;
+    f->inode = (uint64_t)st.st_ino;
+    f->modified = st.st_mtim;
+    *out = f;
+    return STATUS_OK;
+fail:
+    os_file_close(f);
+    return rc;
+}
+
+void os_file_close(os_file *f) {
+    if (!f) return;
+    if (f->map) {
+        slot_release(f->slot); /* first: the address may belong to another as soon as it is unmapped */
+        munmap(f->map, (size_t)f->size_bytes);
+    }
+    if (f->fd >= 0) close(f->fd);
+    mem_free(f->m, f->path);
+    mem_free(f->m, f);
+}
+
+const char *os_file_path(const os_file *f) { return f->path; }
+uint64_t os_file_size(const os_file *f) { return f->size_bytes; }
+
+status os_file_read(const os_file *f, uint64_t off, void *dst, size_t n, error *err) {
+    uint64_t end;
+    if (!checked_add_u64(off, n, &end) || end > INT64_MAX)
+        return error_set(err, STATUS_IO, "os: %s: %zu bytes at offset %llu lie outside of any file", f->path, n, (unsigned long long)off);
+    size_t got = 0;
+    while (got < n) {
+        ssize_t r = pread(f->fd, (uint8_t *)dst + got, n - got, (off_t)(off + got));
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0)
+            return error_set(err, STATUS_IO, "os: %s: read at offset %llu: expected %zu bytes, got %zu: %s", f->path,
+                             (unsigned long long)off, n, got, strerror(errno));
+        if (r == 0)
+            return error_set(err, STATUS_IO, "os: %s: read at offset %llu: expected %zu bytes, got %zu: the file ends there", f->path,
+                             (unsigned long long)off, n, got);
+        got += (size_t)r;
+    }
+    return STATUS_OK;
+}
+
+status os_file_map(os_file *f, const uint8_t **out, error *err) {
+    if (!f->map) {
+        size_t bytes, rounded;
+        if (f->size_bytes == 0) return error_set(err, STATUS_FORMAT, "os: %s: the file is empty", f->path);
+        pthread_once(&install_once, install_handler);
+        if (install_errno)
+            return error_set(err, STATUS_FAILED, "os: %s: not mapped, no SIGBUS handler: %s", f->path, strerror(install_errno));
+        if (!checked_u64_to_size(f->size_bytes, &bytes) || !checked_align_size(bytes, page_bytes, &rounded))
+            return error_set(err, STATUS_IO, "os: %s: %llu bytes cannot be mapped", f->path, (unsigned long long)f->size_bytes);
+        mapping *slot = slot_claim();
+        if (!slot) return error_set(err, STATUS_FULL, "os: %s: not mapped, %d files are mapped already", f->path, MAX_MAPPINGS);
+        void *p = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, f->fd, 0);
+        if (p == MAP_FAILED) {
+            slot_release(slot);
+            return error_set(err, STATUS_IO, "os: %s: %zu bytes could not be mapped: %s", f->path, bytes, strerror(errno));
+        }
+        slot_set(slot, (uintptr_t)p, (uintptr_t)p + rounded);
+        f->map = p;
+        f->slot = slot;
+    }
+    *out = f->map;
+    return STATUS_OK;
+}
+
+bool os_file_intact(const os_file *f) {
+    if (f->slot && atomic_load(&f->slot->damaged)) return false;
+    struct stat st;
+    return fstat(f->fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= f->size_bytes;
+}
+
+void os_file_will_need(const os_file *f, uint64_t off, uint64_t n) {
+    if (!f->map || off >= f->size_bytes || n == 0) return;
+    uint64_t end = n < f->size_bytes - off ? off + n : f->size_bytes;
+    uint64_t begin = off & ~(uint64_t)(page_bytes - 1);
+    madvise(f->map + begin, (size_t)(end - begin), MADV_WILLNEED);
+}
+
+/* ---- small texts ---- */
+
+status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err) {
+    int fd = open_retry(path, O_RDONLY);
+    if (fd < 0) return system_error(err, path, "cannot open");
+    status rc = STATUS_OK;
+    char *text = NULL;
+    size_t len = 0, cap = 0;
+    for (;;) {
+        if (len + 1 >= cap) {
+            size_t want = cap ? cap : 2048;
+            if (!checked_mul_size(want, 2, &want)) want = SIZE_MAX;
+            char *grown = mem_realloc(m, tag, text, want);
+            if (!grown) {
+                rc = error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for its text", path);
+                goto fail;
+            }
+            text = grown;
+            cap = want;
+        }
+        ssize_t r = read(fd, text + len, cap - len - 1);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) {
+            rc = system_error(err, path, "cannot read");
+            goto fail;
+        }
+        if (r == 0) break;
+        len += (size_t)r;
+        if (len > max_bytes) {
+            rc = error_set(err, STATUS_INVALID, "os: %s: more than %zu bytes", path, max_bytes);
+            goto fail;
+        }
+    }
+    text[len] = 0;
+    close(fd);
+    *out = text;
+    if (n) *n = len;
+    return STATUS_OK;
+fail:
+    close(fd);
+    mem_free(m, text);
+    return rc;
+}
