@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Shared blocks: what architecture files are written in. A block takes tensors from the step's workspace, calls ops on the model's queue and returns the first failure.
+ * While a plan is made the same code runs against a recorder with no data behind the tensors, so a block never looks at values.
+ */
+#ifndef HEADRACE_MODEL_BLOCK_H
+#define HEADRACE_MODEL_BLOCK_H
+
+#include "model/model.h"
+
+struct block_ctx {
+    model *m;
+    vt_queue *q;
+    int32_t n_rows;
+    vt_rows rows[STEP_MAX_GROUPS]; /* per KV group */
+    error *err;
+};
+
+/* Workspace: a stack inside the planned buffer. Take what you need, release to the mark when done. A full workspace is STATUS_BUG (the plan ran the same code). */
+size_t ws_mark(const block_ctx *c);
+void ws_release(block_ctx *c, size_t mark);
+NODISCARD status ws_take(block_ctx *c, vt_dtype t, int64_t rows, int64_t cols, vt_tensor *out);
+
+/** Rows of activations with their quantised forms, made once when a weight first asks. */
+typedef struct block_act {
+    vt_tensor f32, q8_a32, q8_a256;
+} block_act;
+block_act block_act_of(vt_tensor x);
+
+/** out[T, N] = x . w[N, K]^T (+ bias [N]); the activation form follows the weight's dtype and --act. */
+NODISCARD status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
+
+/** out = rms_norm(x) with the weight of (slot, layer); its transform is honoured. out may be x. */
+NODISCARD status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer);
+
+/** out[T, embd] = attention of the layer over x (already normed): projections, head norms, rotary, cache write, paged attention, output projection. */
+NODISCARD status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
+
+typedef enum block_activation { BLOCK_SILU, BLOCK_GELU } block_activation;
+/** out[T, embd] = down(act(gate x) * up x). */
+NODISCARD status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act);
+
+/** x += y. */
+NODISCARD status block_add(block_ctx *c, vt_tensor x, vt_tensor y);
+
+/** The plain forms: table lookup; final norm then head (or the tied table). */
+NODISCARD status block_embed(block_ctx *c, vt_tensor x);
+NODISCARD status block_head(block_ctx *c, vt_tensor x, vt_tensor logits);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention over paged keys and values, the form that most decoder families share. */
+#include "model/block.h"
+
+/* Head norms: per head when the weight is one head long, over the full width when it covers all heads. */
+static status head_norm(block_ctx *c, vt_tensor x, int slot, int layer, int64_t head_dim) {
+    const vt_tensor *w = model_weight(c->m, slot, layer);
+    if (w->n_dims == 0) return STATUS_OK;
+    const vt_tensor view = w->dim[0] == head_dim ? vt_tensor_split_last(x, head_dim) : x;
+    return block_norm(c, view, view, slot, layer);
+}
+
+static status rotate(block_ctx *c, vt_tensor x, int slot, int layer, int64_t head_dim) {
+    const layer_info *li = &c->m->layers[layer];
+    if (li->rope < 0) return STATUS_OK;
+    const rope_spec *rope = &c->m->ropes[li->rope];
+    const vt_rope_params p = {
+        .pairing = model_weight_transform(c->m, slot, layer) == WEIGHT_ROPE_ADJACENT ? VT_ROPE_ADJACENT : VT_ROPE_HALF,
+        .mscale = rope->mscale,
+    };
+    const vt_tensor heads = vt_tensor_split_last(x, head_dim);
+    return vt_rope(c->q, &heads, &c->rows[li->kv_group].pos, &rope->inv_freq, p, c->err);
+}
+
+status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
+    model *m = c->m;
+    const layer_info *li = &m->layers[layer];
+    const size_t mark = ws_mark(c);
+    const int64_t n = c->n_rows, hd = li->head_dim, nq = li->n_heads * hd, nkv = li->n_kv_heads * hd;
+    vt_tensor q, k, v, o;
+    TRY(ws_take(c, VT_F32, n, nq, &q));
+    TRY(ws_take(c, VT_F32, n, nkv, &k));
+    TRY(ws_take(c, VT_F32, n, nkv, &v));
+    TRY(ws_take(c, VT_F32, n, nq, &o));
+
+    block_act a = block_act_of(x);
+    TRY(block_linear(c, q, &a, model_weight(m, W_Q, layer), model_weight(m, W_Q_BIAS, layer)));
+    TRY(block_linear(c, k, &a, model_weight(m, W_K, layer), model_weight(m, W_K_BIAS, layer)));
+    TRY(block_linear(c, v, &a, model_weight(m, W_V, layer), model_weight(m, W_V_BIAS, layer)));
+    TRY(head_norm(c, q, W_Q_NORM, layer, hd));
+    TRY(head_norm(c, k, W_K_NORM, layer, hd));
+    TRY(rotate(c, q, W_Q, layer, hd));
+    TRY(rotate(c, k, W_K, layer, hd));
+
+    const vt_rows *rows = &c->rows[li->kv_group];
+    const vt_tensor q3 = vt_tensor_split_last(q, hd), k3 = vt_tensor_split_last(k, hd), v3 = vt_tensor_split_last(v, hd);
+    const vt_tensor o3 = vt_tensor_split_last(o, hd), no_sinks = {0};
+    TRY(vt_kv_write(c->q, &m->k_cache[li->kv_layer], &k3, rows, c->err));
+    TRY(vt_kv_write(c->q, &m->v_cache[li->kv_layer], &v3, rows, c->err));
+    const vt_attention_params p = {.scale = li->attn_scale, .softcap = (float)m->hp.attn_softcap, .window = (int32_t)li->window};
+    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[li->kv_layer], &m->v_cache[li->kv_layer], rows, &no_sinks, p, c->err));
+
+    block_act b = block_act_of(o);
+    TRY(block_linear(c, out, &b, model_weight(m, W_O, layer), model_weight(m, W_O_BIAS, layer)));
+    ws_release(c, mark);
+    return STATUS_OK;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plan, commit and run. The plan is the pass itself, run against a recorder: what it asks for and how deep its workspace gets is what the step will need. */
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "model/block.h"
+
+enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256 };
+
+/* ---- one pass ---- */
+
+static void make_ctx(model *mo, vt_queue *q, int32_t n_rows, int32_t n_segments, int32_t max_pages, error *err, block_ctx *c) {
+    *c = (block_ctx){.m = mo, .q = q, .n_rows = n_rows, .err = err};
+    for (int32_t g = 0; g < mo->n_groups; g++) {
+        c->rows[g] = (vt_rows){
+            .pos = vt_tensor_slice(mo->pos, 0, 0, n_rows),
+            .row_seg = vt_tensor_slice(mo->row_seg, 0, 0, n_rows),
+            .pages = vt_tensor_2d(mo->pages[g].data, VT_I32, q->device, n_segments, max_pages),
+        };
+    }
+}
+
+static status run_layers(block_ctx *c) {
+    model *mo = c->m;
+    mo->ws_used = 0;
+    TRY(ws_take(c, VT_F32, c->n_rows, mo->hp.n_embd, &mo->x));
+    TRY(mo->arch->embed(c, mo->x));
+    for (int l = 0; l < (int)mo->hp.n_layers; l++) {
+        const status rc = mo->arch->layer(c, l, mo->x);
+        if (rc != STATUS_OK) {
+            error_prefix(c->err, "layer %d", l);
+            return rc;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Gathers rows of the residual stream and computes their logits on top of it in the workspace. */
+static status run_head(block_ctx *c, const vt_tensor *rows, vt_tensor *logits) {
+    model *mo = c->m;
+    const int64_t n = rows->dim[0];
+    vt_tensor x;
+    TRY(ws_take(c, VT_F32, n, mo->hp.n_vocab, logits));
+    TRY(ws_take(c, VT_F32, n, mo->hp.n_embd, &x));
+    TRY(vt_gather_rows(c->q, &x, &mo->x, rows, c->err));
+    c->n_rows = (int32_t)n;
+    return mo->arch->head(c, x, *logits);
+}
+
+/* ---- plan ---- */
+
+/* Where the step's integers live in the meta buffer; data stays NULL while planning. */
+static size_t lay_out_meta(model *mo, vt_device_id dev, char *base) {
+    size_t off = 0;
+    struct { vt_tensor *t; int64_t d0, d1; } parts[4 + STEP_MAX_GROUPS] = {
+        {&mo->ids, mo->opt.max_rows, 0},
+        {&mo->pos, mo->opt.max_rows, 0},
+        {&mo->row_seg, mo->opt.max_rows, 0},
+        {&mo->head_rows, mo->opt.max_head_rows, 0},
+    };
+    int n_parts = 4;
+    for (int32_t g = 0; g < mo->n_groups; g++, n_parts++) {
+        parts[n_parts].t = &mo->pages[g];
+        parts[n_parts].d0 = mo->opt.max_segments;
+        parts[n_parts].d1 = mo->opt.max_pages;
+    }
+    for (int i = 0; i < n_parts; i++) {
+        void *data = base != NULL ? base + off : NULL;
+        const int64_t elems = parts[i].d1 > 0 ? parts[i].d0 * parts[i].d1 : parts[i].d0;
+        *parts[i].t = parts[i].d1 > 0 ? vt_tensor_2d(data, VT_I32, dev, parts[i].d0, parts[i].d1) : vt_tensor_1d(data, VT_I32, dev, parts[i].d0);
+        off += ((size_t)elems * sizeof(int32_t) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+    }
+    return off;
+}
+
+static void place_for_plan(model *mo, vt_device_id dev) {
+    for (int32_t r = 0; r < mo->n_ropes; r++) mo->ropes[r].inv_freq = vt_tensor_1d(NULL, VT_F32, dev, mo->ropes[r].n_rot / 2);
+    for (int l = 0; l < (int)mo->hp.n_layers; l++) {
+        const kv_group *g = &mo->groups[mo->layers[l].kv_group];
+        const vt_tensor cache = vt_tensor_4d(NULL, mo->opt.kv_dtype, dev, 1, g->n_kv_heads, mo->opt.page_tokens, g->head_dim);
+        model_set_cache(mo, l, cache, cache);
+    }
+    const size_t n = (size_t)mo->arch->n_slots * ((size_t)mo->hp.n_layers + 1);
+    for (size_t i = 0; i < n; i++) mo->weights[i].device = dev;
+}
+
+/* Bytes of the weights: all of them, and what one decoded row reads (of an untied embedding table: one row, not counted). */
+static status count_weights(model *mo, error *err) {
+    const bool tied = model_weight(mo, W_HEAD, -1)->n_dims == 0;
+    bool q8_possible = false;
+    mo->plan_weight_bytes = mo->weights_read_bytes = 0;
+    for (int slot = 0; slot < mo->arch->n_slots; slot++) {
+        for (int l = -1; l < (int)mo->hp.n_layers; l++) {
+            const bound_weight *b = binding_get(mo->binding, slot, l);
+            if (b == NULL || b->info == NULL) continue;
+            mo->plan_weight_bytes += ((size_t)b->info->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+            if (slot != W_EMBED || tied) mo->weights_read_bytes += (size_t)b->info->n_bytes;
+            const vt_dtype q8 = vt_dtype_q8_activation(b->info->dtype);
+            if (q8 != VT_F32 && q8 != VT_NONE) q8_possible = true;
+        }
+    }
+    if (mo->opt.act == ACT_Q8 && !q8_possible) {
+        return error_set(err, STATUS_INVALID, "model: --act q8 needs block weights; this checkpoint has none that products with Q8 activations exist for");
+    }
+    return STATUS_OK;
+}
+
+status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *err) {
+    mo->opt = *opt;
+    mo->queue = queue;
+    TRY(count_weights(mo, err));
+    if (mo->recorder.needs == NULL) mo->recorder.needs = arena_alloc(mo->arena, MAX_NEEDS * sizeof *mo->recorder.needs);
+    if (mo->recorder.needs == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the plan");
+    mo->recorder.n = 0;
+    mo->recorder.cap = MAX_NEEDS;
+    vt_queue recording = *queue;
+    recording.recorder = &mo->recorder;
+    (void)lay_out_meta(mo, queue->device, NULL);
+    place_for_plan(mo, queue->device);
+
+    block_ctx c;
+    vt_tensor logits;
+    make_ctx(mo, &recording, opt->max_rows, opt->max_segments, opt->max_pages, err, &c);
+    mo->planning = true;
+    mo->ws_peak = 0;
+    status rc = run_layers(&c);
+    if (rc == STATUS_OK) rc = run_head(&c, &mo->head_rows, &logits);
+    mo->planning = false;
+    TRY(rc);
+    mo->plan_workspace_bytes = mo->ws_peak;
+    return vt_can_run_all(queue, mo->recorder.needs, mo->recorder.n, err);
+}
+
+/* ---- commit ---- */
+
+static status commit_weights(model *mo, bool alias, error *err) {
+    const size_t n_layers = (size_t)mo->hp.n_layers;
+    size_t off = 0;
+    if (!alias) TRY(vt_buffer_alloc(mo->device, MEM_WEIGHTS, mo->plan_weight_bytes, "weights", &mo->weight_buf, err));
+    for (int slot = 0; slot < mo->arch->n_slots; slot++) {
+        for (int l = -1; l < (int)n_layers; l++) {
+            const bound_weight *b = binding_get(mo->binding, slot, l);
+            if (b == NULL || b->info == NULL) continue;
+            vt_tensor *t = &mo->weights[(size_t)slot * (n_layers + 1) + (size_t)(l + 1)];
+            const void *data;
+            TRY(source_data(mo->src, b->info, &data, err));
+            if (alias) {
+                t->data = (void *)(uintptr_t)data; /* kernels only read weights */
+                continue;
+            }
+            t->data = (char *)mo->weight_buf.data + off;
+            const status rc = vt_copy(mo->queue, t->data, data, (size_t)b->info->n_bytes);
+            if (rc != STATUS_OK) return error_set(err, rc, "model: copying %s to the device failed", b->info->name);
+            off += ((size_t)b->info->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Rotary tables; a checkpoint's own divisors (W_ROPE_FACTORS) apply to the first. */
+static status commit_ropes(model *mo, error *err) {
+    size_t bytes = 0, off = 0;
+    for (int32_t r = 0; r < mo->n_ropes; r++) bytes += ((size_t)mo->ropes[r].n_rot / 2 * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+    if (bytes == 0) return STATUS_OK;
+    const bound_weight *factors = binding_get(mo->binding, W_ROPE_FACTORS, -1);
+    if (factors != NULL && factors->info != NULL) {
+        const void *data;
+        if (factors->info->dtype != VT_F32) return error_set(err, STATUS_UNSUPPORTED, "model: %s has type %s; f32 is expected", factors->info->name, factors->info->type_name);
+        TRY(source_data(mo->src, factors->info, &data, err));
+        for (int64_t i = 0; i < mo->ropes[0].n_rot / 2; i++) {
+            float f;
+            memcpy(&f, (const char *)data + (size_t)i * sizeof f, sizeof f);
+            if (!(f > 0)) return error_set(err, STATUS_FORMAT, "model: %s[%lld] is not positive", factors->info->name, (long long)i);
+            mo->rope_host[0][i] /= f;
+        }
+    }
+    TRY(vt_buffer_alloc(mo->device, MEM_MODEL, bytes, "rotary tables", &mo->rope_buf, err));
+    for (int32_t r = 0; r < mo->n_ropes; r++) {
+        const size_t n = (size_t)mo->ropes[r].n_rot / 2 * sizeof(float);
+        mo->ropes[r].inv_freq.data = (char *)mo->rope_buf.data + off;
+        TRY(vt_copy(mo->queue, mo->ropes[r].inv_freq.data, mo->rope_host[r], n));
+        off += (n + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+    }
+    return STATUS_OK;
+}
+
+status model_commit(model *mo, vt_device *device, error *err) {
+    mo->device = device;
+    const bool host = (vt_device_caps(device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    const vt_device_id dev = vt_device_get_id(device);
+    const size_t meta_bytes = lay_out_meta(mo, dev, NULL);
+    TRY(vt_buffer_alloc(device, MEM_ACTIVATIONS, mo->plan_workspace_bytes, "the step's workspace", &mo->workspace, err));
+    TRY(vt_buffer_alloc(device, MEM_ACTIVATIONS, meta_bytes, "the step's page tables", &mo->meta_buf, err));
+    (void)lay_out_meta(mo, dev, mo->meta_buf.data);
+    void *p;
+    TRY(mem_alloc_named(mo->m, MEM_STAGING, (size_t)mo->opt.max_rows * sizeof(int32_t), "step staging", &p, err));
+    mo->meta_host = p;
+    if (!host) {
+        const size_t bytes = (size_t)mo->opt.max_head_rows * (size_t)mo->hp.n_vocab * sizeof(float);
+        TRY(mem_alloc_named(mo->m, MEM_STAGING, bytes, "logits on the host", &mo->host_logits, err));
+    }
+    TRY(commit_weights(mo, host, err));
+    TRY(commit_ropes(mo, err));
+    return vt_queue_sync(mo->queue);
+}
+
+/* ---- run ---- */
+
+static status upload_i32(model *mo, const vt_tensor *dst, const int32_t *src, size_t n) { return vt_copy(mo->queue, dst->data, src, n * sizeof *src); }
+
+static status upload_step(model *mo, const step *s) {
+    const size_t n = (size_t)s->n_rows;
+    TRY(upload_i32(mo, &mo->ids, s->ids, n));
+    TRY(upload_i32(mo, &mo->pos, s->pos, n));
+    for (int32_t i = 0; i < s->n_segments; i++) {
+        for (int32_t r = 0; r < s->segments[i].n_rows; r++) mo->meta_host[s->segments[i].first_row + r] = i;
+    }
+    TRY(upload_i32(mo, &mo->row_seg, mo->meta_host, n));
+    for (int32_t g = 0; g < mo->n_groups; g++) TRY(upload_i32(mo, &mo->pages[g], s->pages[g], (size_t)s->n_segments * (size_t)s->max_pages));
+    return STATUS_OK;
+}
+
+status model_forward(model *mo, const step *s, error *err) {
+    if (s->n_rows < 1 || s->n_rows > mo->opt.max_rows || s->n_segments < 1 || s->n_segments > mo->opt.max_segments || s->max_pages > mo->opt.max_pages ||
+        s->n_groups != mo->n_groups) {
+        return error_set(err, STATUS_BUG, "model: a step of %d rows, %d segments and %d pages exceeds the plan (%d, %d, %d)", s->n_rows, s->n_segments, s->max_pages,
+                         mo->opt.max_rows, mo->opt.max_segments, mo->opt.max_pages);
+    }
+    const status rc = upload_step(mo, s);
+    if (rc != STATUS_OK) return error_set(err, rc, "model: copying the step to the device failed");
+    block_ctx c;
+    make_ctx(mo, mo->queue, s->n_rows, s->n_segments, s->max_pages, err, &c);
+    return run_layers(&c);
+}
+
+status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
+    if (n < 1 || n > mo->opt.max_head_rows) return error_set(err, STATUS_BUG, "model: %d logits rows exceed the plan of %d", n, mo->opt.max_head_rows);
+    TRY(upload_i32(mo, &mo->head_rows, rows, (size_t)n));
+    block_ctx c;
+    vt_tensor out;
+    const vt_tensor ids = vt_tensor_slice(mo->head_rows, 0, 0, n);
+    make_ctx(mo, mo->queue, n, 1, 1, err, &c);
+    const size_t mark = mo->ws_used;
+    const status rc = run_head(&c, &ids, &out);
+    mo->ws_used = mark;
+    TRY(rc);
+    if (mo->host_logits == NULL) {
+        TRY(vt_queue_sync(mo->queue));
+        *logits = out.data;
+        return STATUS_OK;
+    }
+    TRY(vt_copy(mo->queue, mo->host_logits, out.data, (size_t)n * (size_t)mo->hp.n_vocab * sizeof(float)));
+    TRY(vt_queue_sync(mo->queue));
+    *logits = mo->host_logits;
+    return STATUS_OK;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Weight slots that the shared blocks know. An architecture's private slots start at W_COMMON_COUNT.
+ */
+#ifndef HEADRACE_MODEL_SLOTS_H
+#define HEADRACE_MODEL_SLOTS_H
+
+typedef enum weight_slot {
+    /* once per model */
+    W_EMBED,      /* [vocab, embd] */
+    W_FINAL_NORM, /* [embd] */
+    W_HEAD,       /* [vocab, embd]; absent: the embedding table */
+    W_ROPE_FACTORS, /* [rotated / 2] F32: divisors of the rotary frequencies */
+    /* per layer */
+    W_ATTN_NORM,
+    W_Q, W_K, W_V, W_O,
+    W_Q_BIAS, W_K_BIAS, W_V_BIAS, W_O_BIAS,
+    W_Q_NORM, W_K_NORM, /* over each head, or over the full width when that long */
+    W_ATTN_POST_NORM,
+    W_FFN_NORM,
+    W_GATE, W_UP, W_DOWN,
+    W_FFN_POST_NORM,
+    W_COMMON_COUNT
+} weight_slot;
+
+#endif
