@@ -46,7 +46,7 @@ meta_container source_container(const source *s);
 const char *source_path(const source *s);
 size_t source_n_tensors(const source *s);
 const tensor_info *source_tensor(const source *s, size_t i);
-const tensor_info *source_find(const source *s, const char *name); /* NULL when absent; hashed */
+const tensor_info *source_find(const source *s, const char *name); /* NULL when absent; binary search, so no names can make it slow */
 size_t source_n_files(const source *s);
 const os_file *source_file(const source *s, size_t i);
 
