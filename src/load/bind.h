@@ -4,6 +4,9 @@
  * separated by '|'), a symbolic shape, and per container the transform that turns the stored numbers into what the blocks expect. A transform is a parameter of
  * an op or of a view and never a rewrite of bytes.
  *
+ * Names in the safetensors container are also found below the prefixes of multimodal checkpoints (model.language_model. and the like), so a row spells only the
+ * text model's name. Dimensions of 1 do not matter when shapes are compared; the view has the shape of the row.
+ *
  * After binding, a tensor that no row, and no ignore pattern, names is an error; so is a missing one, or a wrong shape or dtype. All problems go into one report
  * (tensor, expected, found, file).
  */

@@ -28,7 +28,7 @@ typedef struct hparams {
 } hparams;
 
 typedef enum hparam_type { HPARAM_COUNT, HPARAM_NUMBER, HPARAM_TEXT, HPARAM_FLAG } hparam_type; /* int64_t, double, const char *, int64_t 0/1 */
-enum { HPARAM_REQUIRED = 1 };
+enum { HPARAM_REQUIRED = 1, HPARAM_FIRST = 2 /* of an array (eos_token_id) take the first; otherwise all elements must be equal */ };
 
 typedef struct hparam_row {
     size_t offset; /* offsetof(hparams, field) */
