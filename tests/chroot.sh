@@ -26,7 +26,7 @@ rm -f "$place.log"
 cp /etc/resolv.conf "$place/etc/resolv.conf"
 
 [ -z "$(git status --porcelain --untracked-files=no)" ] || echo "chroot: note: changes that are not committed are not part of the clone"
-git clone --quiet --no-hardlinks . "$place/root/headrace"
+git clone --quiet --no-hardlinks . "$place/srv/headrace"
 
 # How this machine reaches the network holds inside too: proxies, and certificates that the host trusts.
 settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 TERM=dumb)
@@ -46,6 +46,6 @@ else
     echo "chroot: note: no mount namespace here, so the run has no /proc"
 fi
 start=$SECONDS rc=0
-"${inside[@]}" env -i "${settings[@]}" bash -c 'cd /root/headrace && exec "$@"' run "$@" </dev/null || rc=$?
+"${inside[@]}" env -i "${settings[@]}" bash -c 'cd /srv/headrace && exec "$@"' run "$@" </dev/null || rc=$?
 echo "chroot: $* ended with exit status $rc after $((SECONDS - start)) s"
 exit $rc
