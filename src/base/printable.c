@@ -29,6 +29,16 @@ static size_t sequence_bytes(const unsigned char *s) {
     return n;
 }
 
+size_t printable_utf8_prefix(const char *text, size_t n) {
+    size_t i = 0;
+    while (i < n && text[i]) {
+        size_t len = sequence_bytes((const unsigned char *)text + i);
+        if (len == 0) break;
+        i += len;
+    }
+    return i;
+}
+
 void printable_clean(char *text) {
     unsigned char *s = (unsigned char *)text;
     while (*s) {
