@@ -50,7 +50,7 @@ ALLOWED_CALLS = {}
 
 # Words that say which machine it is, above the tensor runtime.
 DEVICE_WORDS = re.compile(
-    r"(?<![A-Za-z0-9])(cuda|vulkan|hip|rocm|opencl|sycl|nvidia|avx|avx2|avx512\w*|sse[234]?|fma3|vnni|amx|neon|sve|x86|x86_64|arm64|aarch64|VT_DEVICE_(?!TYPE)\w+)(?![A-Za-z0-9])",
+    r"(?<![A-Za-z0-9])(cuda|vulkan|hip|rocm|opencl|sycl|nvidia|avx|avx2|avx512\w*|sse[234]?|fma3|vnni|amx|neon|sve|x86|x86_64|arm64|aarch64|(?-i:VT_DEVICE_(?!TYPE)[A-Z]\w*))(?![A-Za-z0-9])",
     re.I)
 
 MACHINE_TEXT = [  # pieces, so that this file does not contain what it looks for
