@@ -69,13 +69,17 @@ void config_destroy(config *c);
 
 /** Set one key from text; checked against the row. The origin must not be lower than the one that set it (then it is ignored). */
 NODISCARD status config_set(config *c, const char *key, const char *value, config_origin origin, error *err);
-/** Every HEADRACE_* variable; an unknown one is an error (HEADRACE_TEST_* is left to tests). */
+/** Every HEADRACE_* variable of a CONFIG_COMMON row (but print-config); an unknown one is an error (HEADRACE_TEST_* is left to tests). */
 NODISCARD status config_read_environment(config *c, error *err);
-/** "key = value" lines, # comments, blank lines, optional [section] lines are refused; unknown or repeated keys are errors with the line number. */
+/**
+ * "key = value" lines, # comments (after a value: with a blank in front), blank lines. A value in double quotes takes \\ \" \n \t \xHH. Keys are
+ * those of CONFIG_COMMON rows but config and print-config. Sections, unknown or repeated keys, control characters, NUL and what is not UTF-8 are
+ * errors with the line number; at most 1 MiB, lines of 16 KiB.
+ */
 NODISCARD status config_read_file(config *c, const char *path, error *err);
 /**
  * argv without the program and command names. Accepts --key value, --key=value, --no-key, -m value; `where` says which rows the
- * command takes. Non-flag arguments go to rest[] (room for argc), in order; "--" ends flags. `--config FILE` is read and the
+ * command takes; an option but a LIST given twice is an error. Non-flag arguments go to rest[] (room for argc), in order; "--" ends flags. `--config FILE` is read and the
  * environment applied by this call, in the order of precedence. Errors are STATUS_INVALID and name the flag and, when near, a known one.
  */
 NODISCARD status config_read_command_line(config *c, uint32_t where, int argc, char **argv, const char **rest, int *n_rest, error *err);
@@ -93,7 +97,7 @@ const char *config_value_text(const config *c, config_key key);
 int config_list_size(const config *c, config_key key);
 const char *config_list_item(const config *c, config_key key, int i);
 
-/** "key = value  # from" for each row of `where`, sorted by table; a valid --config file. */
+/** "key = value  # from" for each row of `where`, sorted by table; a valid --config file: what a file may not set is a comment. */
 void config_print(const config *c, uint32_t where, textbuf *out);
 /** The option part of --help for a command, grouped, wrapped at 100 columns. */
 void config_help(uint32_t where, textbuf *out);
