@@ -44,7 +44,7 @@ NODISCARD status vt_gather_rows(vt_queue *q, const vt_tensor *out, const vt_tens
 
 /**
  * out[t,:] = x[t,:] / sqrt(mean(x[t,:]^2) + eps) * (w + w_offset). x, out F32 [T,H] (or [T,n,H]: normalised over the last axis); w [H] F32, F16
- * or BF16, or n_dims == 0 for a weight of one. out may be x. Sum of squares in F32, sixteen lanes as vt_matmul_bt. scale = 1.0f / sqrtf(mean + eps);
+ * or BF16, or n_dims == 0 for a weight of one (w=none in the signature). out may be x. Sum of squares in F32, sixteen lanes as vt_matmul_bt. scale = 1.0f / sqrtf(mean + eps);
  * out = (x * scale) * (w + w_offset). Source: Zhang & Sennrich 2019.
  */
 typedef struct vt_rms_norm_params { float eps, w_offset; } vt_rms_norm_params;

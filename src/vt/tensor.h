@@ -40,7 +40,7 @@ typedef struct vt_tensor {
     vt_device_id device;
     int32_t n_dims;              /* 0: no tensor (an optional argument left out) */
     int64_t dim[VT_MAX_DIMS];    /* outermost first; entries past n_dims are 1 */
-    int64_t stride[VT_MAX_DIMS]; /* in elements; for block types a multiple of block_elems except the last, which is 1 */
+    int64_t stride[VT_MAX_DIMS]; /* entries past n_dims are 0; in elements; for block types a multiple of block_elems except the last, which is 1 */
 } vt_tensor;
 
 /** Contiguous views. Dimensions must be >= 0. */
@@ -53,7 +53,7 @@ vt_tensor vt_tensor_slice(vt_tensor t, int dim, int64_t begin, int64_t n);
 /** Split the last dimension of t into [d_last / inner, inner]: a view, one more dimension (rank < 4). */
 vt_tensor vt_tensor_split_last(vt_tensor t, int64_t inner);
 bool vt_tensor_is_contiguous(const vt_tensor *t);
-int64_t vt_tensor_elems(const vt_tensor *t);
+int64_t vt_tensor_elems(const vt_tensor *t); /* 0 for no tensor, -1 when the number does not fit */
 /** Bytes spanned by a contiguous tensor; false on overflow or partial blocks. */
 NODISCARD bool vt_tensor_bytes(const vt_tensor *t, size_t *out);
 /** Address of row i of dimension 0. */

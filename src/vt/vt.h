@@ -70,6 +70,7 @@ typedef struct vt_buffer {
     size_t bytes;
     vt_device *device;
     mem_tag tag;
+    size_t charged_bytes; /* by vt_buffer_alloc; 0 where the backend took the memory from the engine's allocator, which charged it */
 } vt_buffer;
 NODISCARD status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
 void vt_buffer_free(vt_buffer *b);
