@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thin part of the public interface: codes, configuration, running, figures, vocabulary. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/api_impl.h"
+#include "engine/engine.h"
+
+headrace_status api_error(headrace_error *out, status code, const error *err) {
+    if (code != STATUS_OK && out != NULL) {
+        out->code = (headrace_status)code;
+        memcpy(out->text, err->text, sizeof out->text);
+        if (out->text[0] == '\0') strncpy(out->text, status_name(code), sizeof out->text - 1);
+    }
+    return (headrace_status)code;
+}
+
+/*
+ * Results that outlive every engine object carry their own accountant in front, so that they can be freed by pointer alone.
+ */
+typedef struct owned {
+    mem *m;
+    _Alignas(16) char data[];
+} owned;
+
+static void *owned_alloc(size_t bytes) {
+    mem *m;
+    if (mem_create(&m) != STATUS_OK) return NULL;
+    owned *o = mem_alloc(m, MEM_PROCESS, sizeof *o + bytes);
+    if (o == NULL) {
+        (void)mem_destroy(m);
+        return NULL;
+    }
+    o->m = m;
+    return o->data;
+}
+
+static void owned_free(void *p) {
+    if (p == NULL) return;
+    owned *o = (owned *)(void *)((char *)p - offsetof(owned, data));
+    mem *m = o->m;
+    mem_free(m, o);
+    (void)mem_destroy(m);
+}
+
+headrace_status api_text(const textbuf *b, char **text, headrace_error *out) {
+    error err = {0};
+    char *p = b->failed ? NULL : owned_alloc(b->len + 1);
+    if (p == NULL) return api_error(out, error_set(&err, STATUS_NO_MEMORY, "api: no memory for a text of %zu bytes", b->len), &err);
+    memcpy(p, textbuf_text(b), b->len);
+    p[b->len] = '\0';
+    *text = p;
+    return HEADRACE_OK;
+}
+
+void headrace_text_free(char *text) { owned_free(text); }
+void headrace_ids_free(int32_t *ids) { owned_free(ids); }
+
+const char *headrace_version(void) { return HEADRACE_VERSION; }
+const char *headrace_status_name(headrace_status code) { return status_name((status)code); }
+
+/* ---- configuration ---- */
+
+headrace_status headrace_config_create(headrace_config **out, headrace_error *herr) {
+    error err = {0};
+    mem *m = NULL;
+    headrace_config *c = NULL;
+    status rc = mem_create(&m);
+    if (rc == STATUS_OK) c = mem_calloc(m, MEM_PROCESS, 1, sizeof *c);
+    rc = c == NULL ? error_set(&err, STATUS_NO_MEMORY, "api: no memory for a configuration") : config_create(m, &c->c, &err);
+    if (rc != STATUS_OK) {
+        if (m != NULL) {
+            mem_free(m, c);
+            (void)mem_destroy(m);
+        }
+        return api_error(herr, rc, &err);
+    }
+    c->m = m;
+    *out = c;
+    return HEADRACE_OK;
+}
+
+headrace_status headrace_config_set(headrace_config *c, const char *key, const char *value, headrace_error *herr) {
+    error err = {0};
+    return api_error(herr, config_set(c->c, key, value, CONFIG_FROM_COMMAND_LINE, &err), &err);
+}
+
+headrace_status headrace_config_read_file(headrace_config *c, const char *path, headrace_error *herr) {
+    error err = {0};
+    return api_error(herr, config_read_file(c->c, path, &err), &err);
+}
+
+void headrace_config_destroy(headrace_config *c) {
+    if (c == NULL) return;
+    mem *m = c->m;
+    config_destroy(c->c);
+    mem_free(m, c);
+    (void)mem_destroy(m);
+}
+
+/* ---- running ---- */
+
+headrace_status headrace_step(headrace_engine *e, bool *more, headrace_error *herr) {
+    error err = {0};
+    return api_error(herr, engine_step(e, more, &err), &err);
+}
+
+headrace_status headrace_run(headrace_engine *e, headrace_error *herr) {
+    error err = {0};
+    status rc = STATUS_OK;
+    for (bool more = true; rc == STATUS_OK && more;) rc = engine_step(e, &more, &err);
+    return api_error(herr, rc, &err);
+}
+
+headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
+    if (out->size != sizeof *out) return HEADRACE_INVALID;
+    mem_usage u;
+    mem_get_total(e->m, &u);
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->lock);
+    out->size = sizeof *out;
+    out->kv_pages_total = (uint64_t)e->plan.n_pages;
+    out->n_hot_allocations = mem_guard_violations(e->m);
+    out->memory_used_bytes = u.used_bytes;
+    out->memory_peak_bytes = u.peak_bytes;
+    return HEADRACE_OK;
+}
+
+headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out) {
+    if (out->size != sizeof *out) return HEADRACE_INVALID;
+    const engine_plan *p = &e->plan;
+    *out = (headrace_model_info){
+        .size = sizeof *out,
+        .architecture = e->model->arch->name,
+        .device = e->device_name,
+        .n_vocab = (int32_t)e->model->hp.n_vocab,
+        .n_layers = (int32_t)e->model->hp.n_layers,
+        .n_ctx = p->n_ctx,
+        .n_threads = p->n_threads,
+        .max_seqs = p->max_seqs,
+        .max_batch_tokens = p->max_rows,
+        .weight_bytes = e->model->weights_read_bytes,
+        .kv_bytes = p->bytes[MEM_KV],
+        .kv_bytes_per_token = p->kv_bytes_per_token,
+        .activation_bytes = p->bytes[MEM_ACTIVATIONS],
+        .load_ns = e->load_ns,
+    };
+    return HEADRACE_OK;
+}
+
+headrace_status headrace_memory_report(headrace_engine *e, char **text, headrace_error *herr) {
+    mem *m;
+    textbuf b;
+    if (mem_create(&m) != STATUS_OK) return HEADRACE_NO_MEMORY;
+    textbuf_init(&b, m, MEM_PROCESS);
+    plan_print(&e->plan, e->m, &b);
+    const headrace_status rc = api_text(&b, text, herr);
+    textbuf_deinit(&b);
+    (void)mem_destroy(m);
+    return rc;
+}
+
+/* ---- vocabulary ---- */
+
+headrace_status headrace_vocab_open(const headrace_config *c, headrace_vocab **out, headrace_error *herr) {
+    error err = {0};
+    mem *m = NULL;
+    headrace_vocab *v = NULL;
+    status rc = mem_create(&m);
+    if (rc == STATUS_OK) v = mem_calloc(m, MEM_PROCESS, 1, sizeof *v);
+    if (v == NULL) {
+        if (m != NULL) (void)mem_destroy(m);
+        return api_error(herr, error_set(&err, STATUS_NO_MEMORY, "api: no memory for a vocabulary"), &err);
+    }
+    v->m = m;
+    rc = engine_open_source(m, c->c, NULL, NULL, &v->src, &err);
+    const tokenizer_options to = {0};
+    if (rc == STATUS_OK) rc = tokenizer_open(m, v->src, &to, &v->tok, &err);
+    if (rc != STATUS_OK) {
+        headrace_vocab_free(v);
+        return api_error(herr, rc, &err);
+    }
+    *out = v;
+    return HEADRACE_OK;
+}
+
+void headrace_vocab_free(headrace_vocab *v) {
+    if (v == NULL) return;
+    mem *m = v->m;
+    tokenizer_close(v->tok);
+    source_close(v->src);
+    mem_free(m, v);
+    (void)mem_destroy(m);
+}
+
+headrace_status headrace_encode(const headrace_vocab *v, const char *text, size_t n, int32_t add_bos, bool no_special, int32_t **ids, size_t *n_ids, headrace_error *herr) {
+    error err = {0};
+    token_list l;
+    token_list_init(&l, v->m, MEM_REQUEST);
+    const tokenizer_bos bos = add_bos > 0 ? TOKENIZER_BOS_ADD : add_bos < 0 ? TOKENIZER_BOS_OMIT : TOKENIZER_BOS_DEFAULT;
+    status rc = tokenizer_encode(v->tok, text, n, bos, !no_special, &l, &err);
+    if (rc == STATUS_OK) {
+        int32_t *p = owned_alloc(l.n * sizeof *p);
+        if (p == NULL) {
+            rc = error_set(&err, STATUS_NO_MEMORY, "api: no memory for %zu ids", l.n);
+        } else {
+            if (l.n > 0) memcpy(p, l.ids, l.n * sizeof *p);
+            *ids = p;
+            *n_ids = l.n;
+        }
+    }
+    token_list_deinit(&l);
+    return api_error(herr, rc, &err);
+}
+
+headrace_status headrace_decode(const headrace_vocab *v, const int32_t *ids, size_t n_ids, bool skip_special, char **text, size_t *n, headrace_error *herr) {
+    error err = {0};
+    textbuf b;
+    textbuf_init(&b, v->m, MEM_REQUEST);
+    headrace_status rc = api_error(herr, tokenizer_decode(v->tok, ids, n_ids, skip_special, &b, &err), &err);
+    if (rc == HEADRACE_OK) rc = api_text(&b, text, herr);
+    if (rc == HEADRACE_OK && n != NULL) *n = b.len;
+    textbuf_deinit(&b);
+    return rc;
+}
+
+int32_t headrace_vocab_bos(const headrace_vocab *v) { return tokenizer_bos_id(v->tok); }
+bool headrace_vocab_adds_bos(const headrace_vocab *v) { return tokenizer_adds_bos(v->tok); }

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a configuration to an engine: headers, device, plan, verdict, then allocations. Nothing large is allocated before the plan has been accepted. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "engine/api_impl.h"
+#include "engine/engine.h"
+
+enum {
+    PAGE_TOKENS = 16,
+    DEFAULT_CTX = 4096,
+    MAX_HEAD_ROWS = 64,
+    QUEUE_PER_SEQ = 16,      /* waiting requests per running one */
+    SEQUENCE_BYTES = 8192    /* struct, list entries, text buffer */
+};
+
+static load_mode parse_load_mode(const char *text) { return strcmp(text, "map") == 0 ? LOAD_MAP : strcmp(text, "read") == 0 ? LOAD_READ : LOAD_AUTO; }
+
+status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err) {
+    const char *path = config_text(c, CONFIG_KEY_MODEL);
+    if (path == NULL || path[0] == '\0') return error_set(err, STATUS_INVALID, "config: no model is given (--model PATH)");
+    const source_options so = {.mode = parse_load_mode(config_text(c, CONFIG_KEY_LOAD)), .progress = progress, .progress_ctx = user};
+    return source_open(m, path, &so, out, err);
+}
+
+/* ---- device ---- */
+
+static status open_device(headrace_engine *e, const config *c, error *err) {
+    const char *name = config_text(c, CONFIG_KEY_DEVICE);
+    const vt_runtime_options ro = {.cpu_isa = config_text(c, CONFIG_KEY_CPU_ISA)};
+    vt_device_id id = {.type = VT_DEVICE_CPU};
+    TRY(vt_runtime_create(e->m, &ro, &e->runtime, err));
+    if (strcmp(name, "auto") != 0 && !vt_device_type_from_name(name, &id.type)) return error_set(err, STATUS_INVALID, "config: device \"%s\" is not known", name);
+    TRY(vt_device_open(e->runtime, id, e->m, &e->device, err));
+    int n_threads = (int)config_count(c, CONFIG_KEY_THREADS);
+    if (n_threads == 0) n_threads = os_core_count();
+    e->plan.n_threads = n_threads;
+    TRY(pool_create(e->m, n_threads, &e->threads, err));
+    TRY(vt_queue_create(e->device, e->threads, &e->queue, err));
+    vt_device_describe(e->device, e->device_name, sizeof e->device_name);
+    log_debug("engine: device %s, %d threads", e->device_name, n_threads);
+    return STATUS_OK;
+}
+
+/* ---- plan ---- */
+
+static int32_t clamp_i32(int64_t v, int64_t lo, int64_t hi) { return (int32_t)(v < lo ? lo : v > hi ? hi : v); }
+
+static status plan_settings(headrace_engine *e, const config *c, error *err) {
+    engine_plan *p = &e->plan;
+    const int64_t trained = e->model->hp.n_ctx_train, asked = config_count(c, CONFIG_KEY_CTX);
+    if (asked > trained) return error_set(err, STATUS_INVALID, "config: --ctx %lld exceeds the model's %lld", (long long)asked, (long long)trained);
+    p->n_ctx = (int32_t)(asked > 0 ? asked : trained < DEFAULT_CTX ? trained : DEFAULT_CTX);
+    p->max_seqs = (int32_t)config_count(c, CONFIG_KEY_MAX_SEQS);
+    p->max_rows = (int32_t)config_count(c, CONFIG_KEY_MAX_BATCH_TOKENS);
+    p->max_queue = p->max_seqs * QUEUE_PER_SEQ;
+    p->max_live = p->max_queue + p->max_seqs;
+    p->page_tokens = PAGE_TOKENS;
+    p->max_pages_per_seq = (p->n_ctx + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    p->max_head_rows = clamp_i32(p->max_rows, 1, MAX_HEAD_ROWS);
+    const char *kv = config_text(c, CONFIG_KEY_KV_DTYPE), *act = config_text(c, CONFIG_KEY_ACT);
+    p->kv_dtype = strcmp(kv, "f32") == 0 ? VT_F32 : strcmp(kv, "bf16") == 0 ? VT_BF16 : VT_F16;
+    p->act = strcmp(act, "f32") == 0 ? ACT_F32 : strcmp(act, "q8") == 0 ? ACT_Q8 : ACT_AUTO;
+    return STATUS_OK;
+}
+
+static status plan_kv(headrace_engine *e, const config *c, const plan_machine *pm, error *err) {
+    engine_plan *p = &e->plan;
+    size_t page_bytes = 0;
+    for (int32_t g = 0; g < e->model->n_groups; g++) page_bytes += model_page_bytes(e->model, g);
+    if (page_bytes == 0) return error_set(err, STATUS_BUG, "engine: the model has no KV pages");
+    p->kv_bytes_per_token = page_bytes / (size_t)p->page_tokens;
+    const uint64_t asked = config_bytes(c, CONFIG_KEY_KV_MEM);
+    uint64_t want = (uint64_t)p->max_seqs * (uint64_t)p->max_pages_per_seq;
+    if (asked > 0) {
+        want = asked / page_bytes;
+        if (want < 1) return error_set(err, STATUS_DOES_NOT_FIT, "plan: --kv-mem %llu holds no page; one page of %d tokens takes %zu bytes", (unsigned long long)asked, p->page_tokens, page_bytes);
+    } else if (pm->total_bytes > 0 && want * page_bytes > pm->total_bytes / 4) {
+        want = pm->total_bytes / 4 / page_bytes;
+        if (want < (uint64_t)p->max_pages_per_seq) want = (uint64_t)p->max_pages_per_seq; /* one sequence; the verdict judges */
+    }
+    p->n_pages = clamp_i32((int64_t)(want > INT32_MAX ? INT32_MAX : want), 1, INT32_MAX / 2);
+    if (!checked_mul_size((size_t)p->n_pages, page_bytes, &p->bytes[MEM_KV])) return error_set(err, STATUS_INVALID, "plan: the KV pool overflows");
+    /* two buffers per layer, each aligned */
+    p->bytes[MEM_KV] += (size_t)e->model->n_groups * 2 * (size_t)e->model->hp.n_layers * 512;
+    return STATUS_OK;
+}
+
+static size_t used_now(const headrace_engine *e, mem_tag tag) {
+    mem_usage u;
+    mem_get_usage(e->m, tag, &u);
+    return u.used_bytes;
+}
+
+/* What is allocated already is known; what follows is counted from the plan's own numbers. */
+static void plan_rest(headrace_engine *e) {
+    engine_plan *p = &e->plan;
+    const model *mo = e->model;
+    const size_t rows = (size_t)p->max_rows, seqs = (size_t)p->max_seqs, pages = (size_t)p->max_pages_per_seq, vocab = (size_t)mo->hp.n_vocab;
+    const size_t slack = 64 * 1024; /* headers and alignment of a few hundred blocks */
+    const bool host = (vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    const size_t tables = (3 * rows + (size_t)p->max_head_rows + (size_t)mo->n_groups * seqs * pages) * sizeof(int32_t);
+    p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + mo->plan_workspace_bytes + tables + slack;
+    p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + rows * sizeof(int32_t) + (host ? 0 : (size_t)p->max_head_rows * vocab * sizeof(float)) + slack;
+    p->bytes[MEM_WEIGHTS] = host ? (source_is_mapped(e->src) ? 0 : mo->plan_weight_bytes + slack + 128 * source_n_tensors(e->src)) : mo->plan_weight_bytes + slack;
+    p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;
+    p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + 1024 * 1024;
+    p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
+    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + (size_t)p->n_pages * (size_t)mo->n_groups * 2 * sizeof(int32_t) + vocab * (sizeof(double) + sizeof(int32_t)) + tables +
+                           seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
+    p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
+    p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
+    p->total_bytes = 0;
+    for (int t = 0; t < MEM_TAG_COUNT; t++) p->total_bytes += p->bytes[t];
+}
+
+static status plan_engine(headrace_engine *e, const config *c, error *err) {
+    engine_plan *p = &e->plan;
+    plan_machine pm;
+    plan_machine_read(&pm);
+    TRY(plan_settings(e, c, err));
+    const model_options mo = {
+        .act = p->act,
+        .kv_dtype = p->kv_dtype,
+        .page_tokens = p->page_tokens,
+        .max_rows = p->max_rows,
+        .max_segments = p->max_seqs,
+        .max_pages = p->max_pages_per_seq,
+        .max_head_rows = p->max_head_rows,
+    };
+    TRY(model_plan(e->model, e->queue, &mo, err));
+    TRY(plan_kv(e, c, &pm, err));
+    plan_rest(e);
+    TRY(plan_verdict(p, &pm, err));
+    TRY(plan_live_check(p, &pm, err));
+    for (int t = 0; t < MEM_TAG_COUNT; t++) TRY(mem_set_limit(e->m, (mem_tag)t, p->bytes[t]));
+    return mem_set_total_limit(e->m, p->total_bytes);
+}
+
+/* ---- allocate ---- */
+
+static status allocate_kv(headrace_engine *e, error *err) {
+    const engine_plan *p = &e->plan;
+    model *mo = e->model;
+    const vt_device_id dev = vt_device_get_id(e->device);
+    for (int32_t g = 0; g < mo->n_groups; g++) {
+        const kv_group *kg = &mo->groups[g];
+        const size_t half = model_page_bytes(mo, g) / 2 / (size_t)kg->n_layers * (size_t)p->n_pages; /* keys of one layer */
+        const size_t stride = (half + 255) / 256 * 256;
+        TRY(vt_buffer_alloc(e->device, MEM_KV, stride * 2 * (size_t)kg->n_layers, "KV pages", &e->kv_buf[g], err));
+        TRY(kv_pool_init(&e->pools[g], e->m, p->n_pages, err));
+        size_t off = 0;
+        for (int l = 0; l < (int)mo->hp.n_layers; l++) {
+            if (mo->layers[l].kv_group != g || mo->layers[l].kv_layer != l) continue;
+            char *k = (char *)e->kv_buf[g].data + off, *v = k + stride;
+            off += 2 * stride;
+            model_set_cache(mo, l, vt_tensor_4d(k, p->kv_dtype, dev, p->n_pages, kg->n_kv_heads, p->page_tokens, kg->head_dim),
+                            vt_tensor_4d(v, p->kv_dtype, dev, p->n_pages, kg->n_kv_heads, p->page_tokens, kg->head_dim));
+        }
+    }
+    return STATUS_OK;
+}
+
+static status engine_array(headrace_engine *e, size_t n, size_t size, const char *what, void *out, error *err) {
+    size_t bytes;
+    void *p;
+    if (!checked_mul_size(n, size, &bytes)) return error_set(err, STATUS_INVALID, "engine: the size of %s overflows", what);
+    TRY(mem_alloc_named(e->m, MEM_ENGINE, bytes, what, &p, err));
+    memset(p, 0, bytes);
+    memcpy(out, &p, sizeof p);
+    return STATUS_OK;
+}
+
+static status allocate_step(headrace_engine *e, error *err) {
+    const engine_plan *p = &e->plan;
+    const size_t rows = (size_t)p->max_rows, seqs = (size_t)p->max_seqs;
+    TRY(engine_array(e, rows, sizeof *e->ids, "the step's ids", &e->ids, err));
+    TRY(engine_array(e, rows, sizeof *e->pos, "the step's positions", &e->pos, err));
+    TRY(engine_array(e, rows, sizeof *e->head_rows, "the step's logits rows", &e->head_rows, err));
+    for (int32_t g = 0; g < e->model->n_groups; g++) {
+        TRY(engine_array(e, seqs * (size_t)p->max_pages_per_seq, sizeof(int32_t), "the step's page tables", &e->pages[g], err));
+    }
+    TRY(engine_array(e, seqs, sizeof *e->segments, "the step's segments", &e->segments, err));
+    TRY(engine_array(e, seqs, sizeof *e->seg_seq, "the step's sequences", &e->seg_seq, err));
+    TRY(engine_array(e, seqs, sizeof *e->free_slots, "state slots", &e->free_slots, err));
+    TRY(engine_array(e, (size_t)p->max_live, sizeof *e->live, "the table of requests", &e->live, err));
+    for (int32_t i = 0; i < p->max_seqs; i++) e->free_slots[i] = p->max_seqs - 1 - i;
+    e->n_free_slots = p->max_seqs;
+    e->sched.limits = (sched_limits){.max_rows = p->max_rows, .max_seqs = p->max_seqs};
+    return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
+}
+
+static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
+    const uint64_t t0 = os_now_ns();
+    TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
+    TRY(model_open(e->m, e->src, &e->model, err));
+    const tokenizer_options to = {.n_vocab_model = e->model->hp.n_vocab};
+    TRY(tokenizer_open(e->m, e->src, &to, &e->tok, err));
+    TRY(open_device(e, c, err));
+    TRY(plan_engine(e, c, err));
+    TRY(model_commit(e->model, e->device, err));
+    TRY(allocate_kv(e, err));
+    TRY(allocate_step(e, err));
+    if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s shrank while it was loaded", source_path(e->src));
+    e->load_ns = os_now_ns() - t0;
+    return STATUS_OK;
+}
+
+headrace_status headrace_load(const headrace_config *c, headrace_progress *progress, void *user, headrace_engine **out, headrace_error *herr) {
+    error err = {0};
+    mem *m = NULL;
+    headrace_engine *e = NULL;
+    status rc = mem_create(&m);
+    if (rc == STATUS_OK) e = mem_calloc(m, MEM_ENGINE, 1, sizeof *e);
+    if (e == NULL) {
+        if (m != NULL) (void)mem_destroy(m);
+        return api_error(herr, error_set(&err, STATUS_NO_MEMORY, "engine: no memory for an engine"), &err);
+    }
+    e->m = m;
+    e->next_id = 1;
+    e->lock_ready = pthread_mutex_init(&e->lock, NULL) == 0;
+    rc = e->lock_ready ? load(e, c->c, progress, user, &err) : error_set(&err, STATUS_FAILED, "engine: no mutex");
+    if (rc != STATUS_OK) {
+        headrace_free(e);
+        return api_error(herr, rc, &err);
+    }
+    *out = e;
+    return HEADRACE_OK;
+}
+
+void headrace_free(headrace_engine *e) {
+    if (e == NULL) return;
+    mem *m = e->m;
+    engine_finish_all(e);
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        vt_buffer_free(&e->kv_buf[g]);
+        kv_pool_deinit(&e->pools[g]);
+        mem_free(m, e->pages[g]);
+    }
+    sampler_deinit(&e->sampler);
+    void *const arrays[] = {e->ids, e->pos, e->head_rows, e->segments, e->seg_seq, e->free_slots, e->live};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(m, arrays[i]);
+    model_close(e->model);
+    vt_queue_destroy(e->queue);
+    pool_destroy(e->threads);
+    vt_device_close(e->device);
+    vt_runtime_destroy(e->runtime);
+    tokenizer_close(e->tok);
+    source_close(e->src);
+    if (e->lock_ready) pthread_mutex_destroy(&e->lock);
+    mem_free(m, e);
+    if (mem_destroy(m) != STATUS_OK) log_error("engine: memory was still in use when the engine was freed");
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The memory plan of an engine: what every class of memory will need at most, computed before the first large allocation, compared with what the machine has, and then set as
+ * the allocator's limits. The load verdict is a pure function of these numbers, MemTotal and the cgroup limit; the live check looks at what is available now.
+ */
+#ifndef HEADRACE_ENGINE_PLAN_H
+#define HEADRACE_ENGINE_PLAN_H
+
+#include "base/os.h"
+#include "model/model.h"
+
+typedef struct engine_plan {
+    /* settings, resolved */
+    int32_t n_ctx, max_seqs, max_rows, max_queue, max_live, page_tokens, max_pages_per_seq, max_head_rows, n_threads;
+    vt_dtype kv_dtype;
+    act_mode act;
+    int32_t n_pages; /* of each group */
+    /* bytes */
+    size_t bytes[MEM_TAG_COUNT]; /* limit of each class */
+    size_t mapped_bytes;         /* weights that stay in the file's page cache; not part of the total */
+    size_t total_bytes;
+    size_t kv_bytes_per_token;
+} engine_plan;
+
+/** What the verdict may look at. 0 = unknown. */
+typedef struct plan_machine {
+    uint64_t total_bytes;     /* min(MemTotal, cgroup limit) */
+    uint64_t available_bytes; /* min(MemAvailable, cgroup limit - used): the live check alone */
+} plan_machine;
+
+void plan_machine_read(plan_machine *out);
+
+/** STATUS_DOES_NOT_FIT with the numbers and the smallest change that would fit. Never looks at available_bytes. */
+NODISCARD status plan_verdict(const engine_plan *p, const plan_machine *pm, error *err);
+/** STATUS_NOT_NOW when the plan exceeds what is available at present. Unknown passes. */
+NODISCARD status plan_live_check(const engine_plan *p, const plan_machine *pm, error *err);
+/** A table: class, planned, and in use and peak when m is not NULL. */
+void plan_print(const engine_plan *p, const mem *m, textbuf *out);
+
+#endif

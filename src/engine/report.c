@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inspect and doctor: what a checkpoint is, which kernels exist, what this machine offers. One JSON object is built; the text form prints the same facts. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/api_impl.h"
+#include "engine/engine.h"
+
+typedef struct report_ctx {
+    mem *m;
+    const config *c;
+    textbuf *text; /* text form is appended here */
+    json_t *json;
+} report_ctx;
+
+static void set(json_t *obj, const char *key, json_t *value) {
+    if (value != NULL) (void)json_object_set_new(obj, key, value);
+}
+
+static json_t *string_or_escaped(const char *s, size_t n) {
+    json_t *v = json_stringn(s, n);
+    return v != NULL ? v : json_string("(not valid UTF-8)");
+}
+
+static json_t *shape_json(const tensor_info *t) {
+    json_t *a = json_array();
+    for (int d = 0; d < t->n_dims; d++) (void)json_array_append_new(a, json_integer(t->dim[d]));
+    return a;
+}
+
+/* ---- model ---- */
+
+static void add_row(report_ctx *r, const char *key, const char *value) {
+    textbuf_addf(r->text, "%-20s %s\n", key, value);
+    set(r->json, key, string_or_escaped(value, strlen(value)));
+}
+
+static void add_number(report_ctx *r, const char *key, int64_t value) {
+    textbuf_addf(r->text, "%-20s %lld\n", key, (long long)value);
+    set(r->json, key, json_integer(value));
+}
+
+static void add_dtypes(report_ctx *r, const source *src) {
+    json_t *obj = json_object();
+    uint64_t total = 0;
+    for (size_t i = 0; i < source_n_tensors(src); i++) {
+        const tensor_info *t = source_tensor(src, i);
+        json_t *old = json_object_get(obj, t->type_name);
+        const json_int_t so_far = old != NULL ? json_integer_value(old) : 0;
+        set(obj, t->type_name, json_integer(so_far + (json_int_t)t->n_bytes));
+        total += t->n_bytes;
+    }
+    const char *type;
+    json_t *bytes;
+    json_object_foreach(obj, type, bytes) {
+        textbuf_addf(r->text, "%-20s %.2f MiB (%.1f %%)\n", type, (double)json_integer_value(bytes) / 1048576.0,
+                     total > 0 ? 100.0 * (double)json_integer_value(bytes) / (double)total : 0.0);
+    }
+    set(r->json, "bytes_by_dtype", obj);
+    set(r->json, "weight_bytes", json_integer((json_int_t)total));
+}
+
+static void add_model(report_ctx *r, const source *src, const model *mo, const tokenizer *tok) {
+    const hparams *h = &mo->hp;
+    add_row(r, "path", source_path(src));
+    add_row(r, "container", source_container(src) == META_GGUF ? "gguf" : "safetensors");
+    add_row(r, "architecture", mo->arch->name);
+    add_number(r, "layers", h->n_layers);
+    add_number(r, "hidden", h->n_embd);
+    add_number(r, "heads", h->n_heads);
+    add_number(r, "kv_heads", h->n_kv_heads);
+    add_number(r, "head_dim", h->head_dim);
+    add_number(r, "feed_forward", h->n_ff);
+    add_number(r, "vocabulary", h->n_vocab);
+    add_number(r, "context", h->n_ctx_train);
+    add_row(r, "tokenizer", tokenizer_kind(tok));
+    add_number(r, "bos", tokenizer_bos_id(tok));
+    add_row(r, "adds_bos", tokenizer_adds_bos(tok) ? "yes" : "no");
+    add_row(r, "chat_template", tokenizer_chat_template(tok) != NULL ? "present" : "none");
+    add_number(r, "tensors", (int64_t)source_n_tensors(src));
+    add_dtypes(r, src);
+    json_t *ignored = json_array();
+    for (size_t i = 0; i < binding_n_ignored(mo->binding); i++) {
+        const char *name = binding_ignored(mo->binding, i)->name;
+        textbuf_addf(r->text, "%-20s %s\n", "ignored", name);
+        (void)json_array_append_new(ignored, string_or_escaped(name, strlen(name)));
+    }
+    set(r->json, "ignored_tensors", ignored);
+}
+
+static status report_model(report_ctx *r, error *err) {
+    source *src = NULL;
+    model *mo = NULL;
+    tokenizer *tok = NULL;
+    const tokenizer_options to = {0};
+    status rc;
+    TRY_GOTO(engine_open_source(r->m, r->c, NULL, NULL, &src, err));
+    TRY_GOTO(model_open(r->m, src, &mo, err));
+    TRY_GOTO(tokenizer_open(r->m, src, &to, &tok, err));
+    add_model(r, src, mo, tok);
+fail:
+    tokenizer_close(tok);
+    model_close(mo);
+    source_close(src);
+    return rc;
+}
+
+static status report_tensors(report_ctx *r, error *err) {
+    source *src = NULL;
+    TRY(engine_open_source(r->m, r->c, NULL, NULL, &src, err));
+    json_t *list = json_array();
+    for (size_t i = 0; i < source_n_tensors(src); i++) {
+        const tensor_info *t = source_tensor(src, i);
+        char shape[128] = "[";
+        for (int d = 0; d < t->n_dims; d++) {
+            const size_t used = strlen(shape);
+            snprintf(shape + used, sizeof shape - used, d > 0 ? ", %lld" : "%lld", (long long)t->dim[d]);
+        }
+        textbuf_addf(r->text, "%-48s %-8s %s]  %llu bytes at %llu\n", t->name, t->type_name, shape, (unsigned long long)t->n_bytes, (unsigned long long)t->off);
+        json_t *o = json_object();
+        set(o, "name", string_or_escaped(t->name, strlen(t->name)));
+        set(o, "dtype", json_string(t->type_name));
+        set(o, "shape", shape_json(t));
+        set(o, "file", json_integer(t->file));
+        set(o, "offset", json_integer((json_int_t)t->off));
+        set(o, "bytes", json_integer((json_int_t)t->n_bytes));
+        (void)json_array_append_new(list, o);
+    }
+    set(r->json, "tensors", list);
+    source_close(src);
+    return STATUS_OK;
+}
+
+/* ---- kernels and machine ---- */
+
+static void kernel_row(void *ctx, const char *backend, const char *op, const char *sig, const char *need, const char *name, const char *state, bool preferred) {
+    report_ctx *r = ctx;
+    textbuf_addf(r->text, "%-7s %-24s %-34s %-44s %-18s %s%s\n", backend, op, sig, name, need, state, preferred ? "  *" : "");
+    json_t *o = json_object();
+    set(o, "backend", json_string(backend));
+    set(o, "op", json_string(op));
+    set(o, "signature", json_string(sig));
+    set(o, "needs", json_string(need));
+    set(o, "name", json_string(name));
+    set(o, "state", json_string(state));
+    set(o, "preferred", json_boolean(preferred));
+    (void)json_array_append_new(json_object_get(r->json, "kernels"), o);
+}
+
+static status report_kernels(report_ctx *r, error *err) {
+    vt_runtime *rt;
+    const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
+    TRY(vt_runtime_create(r->m, &ro, &rt, err));
+    set(r->json, "kernels", json_array());
+    textbuf_adds(r->text, "backend op                       signature                          row                                          needs              state (*: taken first)\n");
+    vt_runtime_visit_rows(rt, kernel_row, r);
+    vt_runtime_destroy(rt);
+    return STATUS_OK;
+}
+
+static void add_bytes(report_ctx *r, const char *key, uint64_t bytes, const char *when_zero) {
+    if (bytes == 0) {
+        add_row(r, key, when_zero);
+    } else {
+        textbuf_addf(r->text, "%-20s %.1f MiB\n", key, (double)bytes / 1048576.0);
+        set(r->json, key, json_integer((json_int_t)(bytes > INT64_MAX ? INT64_MAX : bytes)));
+    }
+}
+
+static status report_doctor(report_ctx *r, error *err) {
+    char cpu[128];
+    os_memory om;
+    vt_runtime *rt = NULL;
+    textbuf devices;
+    os_cpu_name(cpu, sizeof cpu);
+    os_get_memory(&om);
+    add_row(r, "version", HEADRACE_VERSION);
+    add_row(r, "processor", cpu);
+    add_number(r, "cores", os_core_count());
+    add_number(r, "threads", os_cpu_count());
+    add_bytes(r, "memory_total", om.total_bytes, "unknown");
+    add_bytes(r, "memory_available", om.available_bytes, "unknown");
+    add_bytes(r, "cgroup_limit", om.cgroup_limit_bytes, "none");
+    if (om.cgroup_limit_bytes > 0) add_bytes(r, "cgroup_used", om.cgroup_used_bytes, "unknown");
+    if (om.memlock_bytes == UINT64_MAX) {
+        add_row(r, "memlock_limit", "unlimited");
+    } else {
+        add_bytes(r, "memlock_limit", om.memlock_bytes, "none");
+    }
+    const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
+    TRY(vt_runtime_create(r->m, &ro, &rt, err));
+    textbuf_init(&devices, r->m, MEM_PROCESS);
+    vt_runtime_report(rt, &devices);
+    textbuf_addf(r->text, "devices\n%s", textbuf_text(&devices));
+    set(r->json, "devices", string_or_escaped(devices.len > 0 ? devices.data : "", devices.len));
+    textbuf_deinit(&devices);
+    vt_runtime_destroy(rt);
+    return STATUS_OK;
+}
+
+headrace_status headrace_inspect(const headrace_config *c, headrace_report what, bool json, char **text, headrace_error *herr) {
+    error err = {0};
+    mem *m;
+    textbuf b;
+    if (mem_create(&m) != STATUS_OK) return HEADRACE_NO_MEMORY;
+    textbuf_init(&b, m, MEM_PROCESS);
+    report_ctx r = {.m = m, .c = c->c, .text = &b, .json = json_object()};
+    status rc;
+    switch (what) {
+    case HEADRACE_REPORT_MODEL: rc = report_model(&r, &err); break;
+    case HEADRACE_REPORT_TENSORS: rc = report_tensors(&r, &err); break;
+    case HEADRACE_REPORT_KERNELS: rc = report_kernels(&r, &err); break;
+    case HEADRACE_REPORT_DOCTOR: rc = report_doctor(&r, &err); break;
+    default: rc = error_set(&err, STATUS_INVALID, "api: report %d is not known", (int)what); break;
+    }
+    headrace_status out = api_error(herr, rc, &err);
+    if (rc == STATUS_OK && json) {
+        char *dump = json_dumps(r.json, JSON_INDENT(2));
+        textbuf_clear(&b);
+        if (dump != NULL) textbuf_adds(&b, dump);
+        textbuf_adds(&b, "\n");
+        free(dump); /* jansson's own allocation */
+    }
+    if (rc == STATUS_OK) out = api_text(&b, text, herr);
+    json_decref(r.json);
+    textbuf_deinit(&b);
+    (void)mem_destroy(m);
+    return out;
+}
