@@ -40,7 +40,8 @@ struct mem {
     _Atomic uint64_t n_attempts, n_violations;
     _Atomic uint64_t fail_left; /* UINT64_MAX: injection is off */
     _Atomic int n_guards;
-    pthread_mutex_t limit_lock; /* one mem_set_limit at a time */
+    _Atomic pthread_t guard_thread; /* of the guards in force */
+    pthread_mutex_t limit_lock;     /* one mem_set_limit at a time */
 };
 
 static const char *const tag_names[MEM_TAG_COUNT] = {
@@ -124,7 +125,7 @@ static bool account_add(account *a, size_t bytes) {
 /* Whether guard and injection let an attempt through; counts it. */
 static bool attempt_allowed(mem *m) {
     atomic_fetch_add_explicit(&m->n_attempts, 1, memory_order_relaxed);
-    if (atomic_load(&m->n_guards) > 0) {
+    if (atomic_load(&m->n_guards) > 0 && pthread_equal(atomic_load(&m->guard_thread), pthread_self())) {
         atomic_fetch_add(&m->n_violations, 1);
         return false;
     }
@@ -166,7 +167,8 @@ static uint64_t magic_at(uint64_t magic, const block *b) { return magic ^ (uint6
 void *mem_alloc(mem *m, mem_tag tag, size_t bytes) {
     assert((int)tag >= 0 && tag < MEM_TAG_COUNT);
     size_t rounded, charged;
-    if (!checked_align_size(bytes, MEM_ALIGN, &rounded) || !checked_add_size(rounded, MEM_HEADER_BYTES, &charged)) {
+    if (!checked_align_size(bytes, MEM_ALIGN, &rounded) || !checked_add_size(rounded, MEM_HEADER_BYTES, &charged) ||
+        charged > PTRDIFF_MAX) {
         attempt_allowed(m); /* counts */
         return NULL;
     }
@@ -288,7 +290,11 @@ void mem_get_total(const mem *m, mem_usage *out) {
     }
 }
 
-void mem_guard_begin(mem *m) { atomic_fetch_add(&m->n_guards, 1); }
+void mem_guard_begin(mem *m) {
+    assert(atomic_load(&m->n_guards) == 0 || pthread_equal(atomic_load(&m->guard_thread), pthread_self()));
+    atomic_store(&m->guard_thread, pthread_self());
+    atomic_fetch_add(&m->n_guards, 1);
+}
 
 void mem_guard_end(mem *m) {
     int before = atomic_fetch_sub(&m->n_guards, 1);

@@ -80,8 +80,9 @@ void mem_get_total(const mem *m, mem_usage *out);
 const char *mem_tag_name(mem_tag tag);
 
 /**
- * The hot phase: between begin and end any allocation on any thread is refused and counted (mem_guard_violations), which is
- * how a decode step proves that it allocates nothing. Nests.
+ * The hot phase: between begin and end any allocation on the thread that began it is refused and counted (mem_guard_violations), which
+ * is how a decode step proves that it allocates nothing. Other threads go on (they submit requests); kernels on worker threads have no
+ * allocator. Nests; one thread at a time.
  */
 void mem_guard_begin(mem *m);
 void mem_guard_end(mem *m);
