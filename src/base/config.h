@@ -79,8 +79,9 @@ NODISCARD status config_read_environment(config *c, error *err);
 NODISCARD status config_read_file(config *c, const char *path, error *err);
 /**
  * argv without the program and command names. Accepts --key value, --key=value, --no-key, -m value; `where` says which rows the
- * command takes; an option but a LIST given twice is an error. Non-flag arguments go to rest[] (room for argc), in order; "--" ends flags. `--config FILE` is read and the
- * environment applied by this call, in the order of precedence. Errors are STATUS_INVALID and name the flag and, when near, a known one.
+ * command takes; an option but a LIST given twice is an error. Non-flag arguments go to rest[] (room for argc), in order; "--" ends
+ * flags. `--config FILE` is read and the environment applied by this call, in the order of precedence. Errors are STATUS_INVALID and
+ * name the flag and, when near, a known one.
  */
 NODISCARD status config_read_command_line(config *c, uint32_t where, int argc, char **argv, const char **rest, int *n_rest, error *err);
 

@@ -247,7 +247,11 @@ void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx) {
     if (n <= 0) return;
     if (grain < 1) grain = 1;
     if (p->n_threads == 1 || n <= grain) {
-        fn(ctx, 0, n, 0);
+        for (int64_t begin = 0; begin < n;) { /* a range is never longer than a grain, so that tasks can size their buffers by it */
+            int64_t end = n - begin < grain ? n : begin + grain;
+            fn(ctx, begin, end, 0);
+            begin = end;
+        }
         return;
     }
     bool running = atomic_exchange(&p->running, true);

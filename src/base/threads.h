@@ -25,7 +25,7 @@ int pool_size(const pool *p);
 
 /**
  * Run fn over 0..n in chunks of `grain` (the last may be shorter), handed out dynamically; returns when all are done.
- * n <= grain, or a pool of one: runs on the caller. All writes of the tasks happen before the return.
+ * n <= grain, or a pool of one: runs on the caller, in chunks too. All writes of the tasks happen before the return.
  */
 void pool_run(pool *p, int64_t n, int64_t grain, pool_fn *fn, void *ctx);
 
