@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases of rope, kv_write and paged_attention. */
+#include "check_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_HEAD = 1024, MAX_POS = 4096, MAX_SEGS = 4 };
+static double x_row[MAX_HEAD], y_row[MAX_HEAD];
+
+/* rope */
+
+static bool make_rope(check_case *c, int64_t i) {
+    int64_t rows = i == 1 ? 0 : 1 + rng_below(&c->r, 6), heads = 1 + rng_below(&c->r, 4),
+            d = RNG_PICK(&c->r, 2, 3, 6, 16, 34, 64, 66, 96, 128, 256);
+    int64_t pairs = rng_one_in(&c->r, 3) ? rng_below(&c->r, d / 2 + 1) : d / 2;
+    if (CASE_ADD(c, VT_F32, true, rows, heads, d) < 0 || CASE_ADD(c, VT_I32, false, rows) < 0 || CASE_ADD(c, VT_F32, false, pairs) < 0)
+        return false;
+    c->special = i % 8 == 5;
+    case_fill(c, 0, 2.0);
+    for (int64_t r = 0; r < rows; r++) case_set_i32(c, 1, r, (int32_t)RNG_PICK(&c->r, 0, 1, 2, 77, 4095, 131071));
+    for (int64_t p = 0; p < pairs; p++) ((float *)c->t[2].data)[p] = (float)pow(10000.0, -2.0 * (double)p / (double)d);
+    c->call.p.rope = (vt_rope_params){rng_one_in(&c->r, 2) ? VT_ROPE_HALF : VT_ROPE_ADJACENT, rng_one_in(&c->r, 2) ? 1.0f : 1.19f};
+    c->by_row = 3;
+    c->n_rows = rows;
+    return true;
+}
+
+static void expect_rope(check_case *c) {
+    const vt_tensor *x = &c->t[0];
+    int64_t d = x->dim[2], pairs = c->t[2].dim[0];
+    bool half = c->call.p.rope.pairing == VT_ROPE_HALF;
+    for (int64_t r = 0; r < tensor_rows(x); r++) {
+        double *want = c->want + r * d, *mag = c->mag + r * d;
+        decode_row(VT_F32, tensor_row_at(x, r), d, x_row);
+        for (int64_t i = 0; i < d; i++) {
+            want[i] = x_row[i];
+            mag[i] = 0.0;
+        }
+        for (int64_t i = 0; i < pairs; i++) {
+            /* the angle is defined as a product in F32 */
+            float angle = (float)((const int32_t *)c->t[1].data)[r / x->dim[1]] * ((const float *)c->t[2].data)[i];
+            double co = cos((double)angle) * (double)c->call.p.rope.mscale, si = sin((double)angle) * (double)c->call.p.rope.mscale;
+            int64_t i0 = half ? i : 2 * i, i1 = half ? i + pairs : 2 * i + 1;
+            want[i0] = x_row[i0] * co - x_row[i1] * si;
+            want[i1] = x_row[i1] * co + x_row[i0] * si;
+            mag[i0] = mag[i1] = fabs(x_row[i0]) + fabs(x_row[i1]);
+        }
+    }
+}
+
+static void bench_rope(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
+    int64_t rows = shape == 0 ? 1 : shape == 1 ? 512 : 2, heads = shape == 2 ? 2 : 32, d = 128;
+    CASE_ADD(c, VT_F32, false, rows, heads, d);
+    CASE_ADD(c, VT_I32, false, rows);
+    CASE_ADD(c, VT_F32, false, d / 2);
+    case_fill(c, 0, 1.0);
+    for (int64_t r = 0; r < rows; r++) case_set_i32(c, 1, r, (int32_t)r);
+    for (int64_t p = 0; p < d / 2; p++) ((float *)c->t[2].data)[p] = (float)pow(10000.0, -2.0 * (double)p / (double)d);
+    c->call.p.rope = (vt_rope_params){VT_ROPE_HALF, 1.0f};
+    *bytes = (double)(rows * heads * d) * 8.0;
+    *flops = 0.0;
+    snprintf(label, n, "rows=%lld heads=%lld d=%lld", (long long)rows, (long long)heads, (long long)d);
+}
+
+/* Segments of a step: how long each context is, how many of its last positions are rows, and where its pages are. */
+typedef struct step {
+    int64_t n_segs, length[MAX_SEGS], n_rows[MAX_SEGS], page_tokens, n_pages, max_pages, total_rows;
+    int32_t page[MAX_SEGS][MAX_POS];
+} step;
+
+static step a_step;
+
+static void make_step(check_case *c, step *s, int64_t n_segs, int64_t max_length, int64_t max_rows) {
+    static const int64_t tokens[] = {16, 1, 4, 7, 16, 32, 300};
+    *s = (step){.n_segs = n_segs, .page_tokens = tokens[rng_below(&c->r, 7)]};
+    int64_t needed = 0;
+    for (int64_t g = 0; g < n_segs; g++) {
+        s->length[g] = 1 + rng_below(&c->r, max_length);
+        s->n_rows[g] = 1 + rng_below(&c->r, max_rows < s->length[g] ? max_rows : s->length[g]);
+        s->total_rows += s->n_rows[g];
+        int64_t pages = (s->length[g] + s->page_tokens - 1) / s->page_tokens;
+        needed += pages;
+        if (pages > s->max_pages) s->max_pages = pages;
+    }
+    s->max_pages += rng_below(&c->r, 2);
+    s->n_pages = needed + 1 + rng_below(&c->r, 3);
+    static int32_t order[MAX_SEGS * MAX_POS + 8];
+    for (int64_t i = 0; i < s->n_pages; i++) order[i] = (int32_t)i;
+    for (int64_t i = s->n_pages - 1; i > 0; i--) {
+        int64_t j = rng_below(&c->r, i + 1);
+        int32_t swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+    int64_t next = 0;
+    for (int64_t g = 0; g < n_segs; g++)
+        for (int64_t p = 0; p < s->max_pages; p++)
+            s->page[g][p] = p * s->page_tokens < s->length[g] ? order[next++] : 0x7FFFFFFF; /* not needed by any row */
+}
+
+/* pos, row_seg, pages; rows in random order of segments. */
+static bool add_rows(check_case *c, const step *s, int64_t n_rows) {
+    int pos = CASE_ADD(c, VT_I32, false, n_rows), seg = CASE_ADD(c, VT_I32, false, n_rows);
+    int pages = CASE_ADD(c, VT_I32, true, s->n_segs, s->max_pages);
+    if (pos < 0 || seg < 0 || pages < 0) return false;
+    int64_t t = 0;
+    for (int64_t g = 0; g < s->n_segs && t < n_rows; g++) {
+        for (int64_t i = 0; i < s->n_rows[g] && t < n_rows; i++, t++) {
+            case_set_i32(c, pos, t, (int32_t)(s->length[g] - s->n_rows[g] + i));
+            case_set_i32(c, seg, t, (int32_t)g);
+        }
+    }
+    for (int64_t g = 0; g < s->n_segs; g++)
+        for (int64_t p = 0; p < s->max_pages; p++) ((int32_t *)c->t[pages].data)[g * c->t[pages].stride[0] + p] = s->page[g][p];
+    return true;
+}
+
+static uint8_t *place(const vt_tensor *cache, const vt_tensor *pages, int64_t seg, int64_t head, int64_t pos) {
+    int64_t tokens = cache->dim[2];
+    int32_t page = ((const int32_t *)pages->data)[seg * pages->stride[0] + pos / tokens];
+    int64_t off = page * cache->stride[0] + head * cache->stride[1] + pos % tokens * cache->stride[2];
+    return (uint8_t *)cache->data + off * (int64_t)vt_dtype_block_bytes(cache->dtype);
+}
+
+/* kv_write */
+
+static bool make_kv_write(check_case *c, int64_t i) {
+    make_step(c, &a_step, 1 + rng_below(&c->r, 3), 60, 9);
+    int64_t heads = 1 + rng_below(&c->r, 3), d = RNG_PICK(&c->r, 1, 5, 8, 16, 17, 32, 64, 65, 128), rows = i == 1 ? 0 : a_step.total_rows;
+    if (CASE_ADD(c, (vt_dtype)c->row->sig.dtype[1], true, a_step.n_pages, heads, a_step.page_tokens, d) < 0) return false;
+    if (CASE_ADD(c, VT_F32, true, rows, heads, d) < 0 || !add_rows(c, &a_step, rows)) return false;
+    c->special = i % 4 == 3;
+    case_fill(c, 1, (double)RNG_PICK(&c->r, 1, 70000));
+    c->by_row = 1u << 1 | 1u << 2 | 1u << 3;
+    c->n_rows = rows;
+    return true;
+}
+
+static bool near_enough(vt_dtype t, double want, double got) {
+    if (isnan(want)) return isnan(got);
+    if (t == VT_F32) return want == got;
+    if (t == VT_F16 && fabs(want) >= 65520.0) return isinf(got) && (got > 0) == (want > 0);
+    if (t == VT_BF16 && fabs(want) > 3.3961775e38) return isinf(got) && (got > 0) == (want > 0);
+    return fabs(want - got) <= (t == VT_F16 ? fabs(want) * 0x1p-11 + 0x1p-25 : fabs(want) * 0x1p-8 + 0x1p-133);
+}
+
+static const char *verify_kv_write(check_case *c, char *text, size_t n) {
+    const vt_tensor *cache = &c->t[0], *x = &c->t[1];
+    const slot *s = &c->slots[0];
+    static uint8_t seen[1 << 20];
+    memset(seen, 0, sizeof seen);
+    int64_t elem = (int64_t)vt_dtype_block_bytes(cache->dtype), d = x->dim[2];
+    for (int64_t t = 0; t < x->dim[0]; t++) {
+        for (int64_t h = 0; h < x->dim[1]; h++) {
+            const uint8_t *to = place(cache, &c->t[4], ((const int32_t *)c->t[3].data)[t], h, ((const int32_t *)c->t[2].data)[t]);
+            decode_row(VT_F32, tensor_row_at(x, t * x->dim[1] + h), d, x_row);
+            decode_row(cache->dtype, to, d, y_row);
+            memset(seen + (to - s->begin), 1, (size_t)(d * elem));
+            for (int64_t i = 0; i < d; i++) {
+                if (near_enough(cache->dtype, x_row[i], y_row[i])) continue;
+                snprintf(text, n, "row %lld head %lld element %lld: %.9g became %.9g", (long long)t, (long long)h, (long long)i, x_row[i],
+                         y_row[i]);
+                return text;
+            }
+        }
+    }
+    for (int64_t i = 0; i < s->end - s->begin; i++) {
+        if (seen[i] || s->begin[i] == s->image[s->begin - s->watched + i]) continue;
+        snprintf(text, n, "byte %lld of the cache, no row's place, changed", (long long)i);
+        return text;
+    }
+    return NULL;
+}
+
+static void bench_kv_write(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
+    int64_t rows = shape == 0 ? 512 : 2, heads = shape == 0 ? 8 : 2, d = 128;
+    a_step = (step){
+        .n_segs = 1, .length = {rows}, .n_rows = {rows}, .page_tokens = 16, .n_pages = (rows + 15) / 16, .max_pages = (rows + 15) / 16};
+    for (int64_t p = 0; p < a_step.max_pages; p++) a_step.page[0][p] = (int32_t)p;
+    CASE_ADD(c, (vt_dtype)c->row->sig.dtype[1], false, a_step.n_pages, heads, 16, d);
+    CASE_ADD(c, VT_F32, false, rows, heads, d);
+    if (!add_rows(c, &a_step, rows)) return;
+    case_fill(c, 1, 1.0);
+    *bytes = (double)(rows * heads * d) * (4.0 + (double)vt_dtype_block_bytes(c->t[0].dtype));
+    *flops = 0.0;
+    snprintf(label, n, "rows=%lld heads=%lld d=%lld", (long long)rows, (long long)heads, (long long)d);
+}
+
+/* paged_attention */
+
+enum { OUT, QUERY, K, V, POS, SEG, PAGES, SINKS };
+
+/* Fill the places of the segments' positions; the rest of the cache stays poisoned. */
+static void fill_cache(check_case *c, int index, const step *s) {
+    const vt_tensor *cache = &c->t[index];
+    for (int64_t g = 0; g < s->n_segs; g++)
+        for (int64_t pos = 0; pos < s->length[g]; pos++)
+            for (int64_t h = 0; h < cache->dim[1]; h++) {
+                int64_t page = s->page[g][pos / s->page_tokens];
+                int64_t off = page * cache->stride[0] + h * cache->stride[1] + pos % s->page_tokens * cache->stride[2];
+                for (int64_t i = 0; i < cache->dim[3]; i++) {
+                    float v = (float)(rng_unit(&c->r) * 2.0);
+                    if (c->special && rng_one_in(&c->r, 400)) v = rng_one_in(&c->r, 2) ? NAN : -INFINITY;
+                    if (cache->dtype == VT_F32)
+                        ((float *)cache->data)[off + i] = v;
+                    else
+                        ((uint16_t *)cache->data)[off + i] = cache->dtype == VT_F16 ? vt_f32_to_f16(v) : vt_f32_to_bf16(v);
+                }
+            }
+}
+
+/* Pages that a window has left behind for all rows of a segment may be gone. */
+static void forget_old_pages(check_case *c, const step *s) {
+    int64_t window = c->call.p.attention.window;
+    if (window == 0) return;
+    for (int64_t g = 0; g < s->n_segs; g++) {
+        int64_t first = s->length[g] - s->n_rows[g] - window + 1;
+        for (int64_t p = 0; (p + 1) * s->page_tokens <= first; p++) ((int32_t *)c->t[PAGES].data)[g * c->t[PAGES].stride[0] + p] = -1;
+    }
+}
+
+static bool make_attention(check_case *c, int64_t i) {
+    rng *r = &c->r;
+    static const int64_t lengths[] = {5, 20, 260, 700, 90, 300};
+    make_step(c, &a_step, 1 + rng_below(r, 3), lengths[i % 6], RNG_PICK(r, 1, 1, 2, 6));
+    int64_t d = RNG_PICK(r, 1, 5, 8, 16, 20, 32, 40, 64, 72, 80, 96, 128, 136), kv_heads = 1 + rng_below(r, 2),
+            group = RNG_PICK(r, 1, 1, 2, 3, 4, 5, 7, 8, 9, 12);
+    if (i % 6 == 3 && d * group > 400) group = 2;
+    int64_t rows = i == 1 ? 0 : a_step.total_rows;
+    vt_dtype kv = (vt_dtype)c->row->sig.dtype[1];
+    c->special = i % 8 == 5;
+    if (CASE_ADD(c, VT_F32, true, rows, kv_heads * group, d) < 0 || CASE_ADD(c, VT_F32, true, rows, kv_heads * group, d) < 0) return false;
+    if (CASE_ADD(c, kv, true, a_step.n_pages, kv_heads, a_step.page_tokens, d) < 0) return false;
+    if (rng_one_in(r, 6))
+        case_add_same(c, K);
+    else if (CASE_ADD(c, kv, true, a_step.n_pages, kv_heads, a_step.page_tokens, d) < 0)
+        return false;
+    if (!add_rows(c, &a_step, rows)) return false;
+    if (rng_one_in(r, 3))
+        CASE_ADD(c, VT_F32, false, kv_heads * group);
+    else
+        case_add_absent(c);
+    case_fill(c, QUERY, 2.0);
+    fill_cache(c, K, &a_step);
+    if (c->t[V].data != c->t[K].data) fill_cache(c, V, &a_step);
+    case_fill(c, SINKS, 3.0);
+    float scale = rng_one_in(r, 4) ? 1.0f : (float)(1.0 / sqrt((double)d));
+    c->call.p.attention = (vt_attention_params){scale, rng_one_in(r, 3) ? (float)RNG_PICK(r, 5, 30, 50) : 0.0f,
+                                                rng_one_in(r, 2) ? 0 : (int32_t)RNG_PICK(r, 1, 2, 5, 17, 100, 255, 256, 300)};
+    forget_old_pages(c, &a_step);
+    c->by_row = 1u << OUT | 1u << QUERY | 1u << POS | 1u << SEG;
+    c->n_rows = rows;
+    return true;
+}
+
+static double scores[MAX_POS];
+
+static void expect_head(check_case *c, int64_t t, int64_t head, double *want, double *mag) {
+    const vt_tensor *k = &c->t[K], *v = &c->t[V];
+    const vt_attention_params *p = &c->call.p.attention;
+    int64_t heads = c->t[OUT].dim[1], d = k->dim[3], kv_head = head / (heads / k->dim[1]);
+    int64_t pos = ((const int32_t *)c->t[POS].data)[t], seg = ((const int32_t *)c->t[SEG].data)[t];
+    int64_t first = p->window && pos - p->window + 1 > 0 ? pos - p->window + 1 : 0;
+    double max = c->t[SINKS].n_dims ? (double)((const float *)c->t[SINKS].data)[head] : -(double)INFINITY, sum = 0.0, worst = 0.0;
+    decode_row(VT_F32, tensor_row_at(&c->t[QUERY], t * heads + head), d, x_row);
+    for (int64_t j = first; j <= pos; j++) {
+        decode_row(k->dtype, place(k, &c->t[PAGES], seg, kv_head, j), d, y_row);
+        double s = 0.0, m = 0.0;
+        for (int64_t i = 0; i < d; i++) {
+            s += x_row[i] * y_row[i];
+            m += fabs(x_row[i] * y_row[i]);
+        }
+        s *= (double)p->scale;
+        scores[j] = p->softcap > 0.0f ? (double)p->softcap * tanh(s / (double)p->softcap) : s;
+        worst = fmax(worst, m * fabs((double)p->scale));
+        max = fmax(max, scores[j]);
+    }
+    if (c->t[SINKS].n_dims) sum = exp((double)((const float *)c->t[SINKS].data)[head] - max);
+    for (int64_t i = 0; i < d; i++) want[i] = mag[i] = 0.0;
+    for (int64_t j = first; j <= pos; j++) {
+        double e = exp(scores[j] - max);
+        sum += e;
+        decode_row(v->dtype, place(v, &c->t[PAGES], seg, kv_head, j), d, y_row);
+        for (int64_t i = 0; i < d; i++) {
+            want[i] += e * y_row[i];
+            mag[i] += e * fabs(y_row[i]);
+        }
+    }
+    for (int64_t i = 0; i < d; i++) {
+        want[i] /= sum;
+        mag[i] = mag[i] / sum * (1.0 + worst);
+    }
+}
+
+static void expect_attention(check_case *c) {
+    const vt_tensor *out = &c->t[OUT];
+    for (int64_t r = 0; r < tensor_rows(out); r++)
+        expect_head(c, r / out->dim[1], r % out->dim[1], c->want + r * out->dim[2], c->mag + r * out->dim[2]);
+}
+
+static void bench_attention(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
+    static const struct {
+        int64_t rows, length, kv_heads, group, d;
+    } shapes[] = {{1, 16384, 8, 4, 128}, {256, 1024, 2, 4, 128}, {1, 16384, 1, 8, 256}, {2, 40, 2, 2, 32}};
+    int64_t rows = shapes[shape].rows, length = shapes[shape].length, kv_heads = shapes[shape].kv_heads,
+            heads = kv_heads * shapes[shape].group, d = shapes[shape].d;
+    a_step = (step){.n_segs = 1,
+                    .length = {length},
+                    .n_rows = {rows},
+                    .page_tokens = 16,
+                    .n_pages = (length + 15) / 16,
+                    .max_pages = (length + 15) / 16};
+    for (int64_t p = 0; p < a_step.max_pages; p++) a_step.page[0][p] = (int32_t)p;
+    vt_dtype kv = (vt_dtype)c->row->sig.dtype[1];
+    CASE_ADD(c, VT_F32, false, rows, heads, d);
+    CASE_ADD(c, VT_F32, false, rows, heads, d);
+    CASE_ADD(c, kv, false, a_step.n_pages, kv_heads, 16, d);
+    CASE_ADD(c, kv, false, a_step.n_pages, kv_heads, 16, d);
+    if (!add_rows(c, &a_step, rows)) return;
+    case_add_absent(c);
+    case_fill(c, QUERY, 1.0);
+    case_fill(c, K, 1.0);
+    case_fill(c, V, 1.0);
+    c->call.p.attention = (vt_attention_params){(float)(1.0 / sqrt((double)d)), 0.0f, 0};
+    *bytes = 2.0 * (double)(length * kv_heads * d) * (double)vt_dtype_block_bytes(kv);
+    *flops = 4.0 * (double)(rows * heads * d) * (double)(length - rows / 2);
+    snprintf(label, n, "rows=%lld context=%lld kv=%lld group=%lld d=%lld", (long long)rows, (long long)length, (long long)kv_heads,
+             (long long)shapes[shape].group, (long long)d);
+}
+
+const check_op check_rope = {VT_OP_ROPE, 4.0, make_rope, expect_rope, NULL, bench_rope, 3};
+const check_op check_kv_write = {VT_OP_KV_WRITE, 0.0, make_kv_write, NULL, verify_kv_write, bench_kv_write, 2};
+const check_op check_paged_attention = {VT_OP_PAGED_ATTENTION, 8.0, make_attention, expect_attention, NULL, bench_attention, 4};

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Timing of rows: median of several runs, beside the bandwidth with which this machine reads memory and the scalar row of the same
+ * signature. */
+#ifndef HEADRACE_CHECK_BENCH_H
+#define HEADRACE_CHECK_BENCH_H
+
+#include "check_case.h"
+
+typedef struct bench_options {
+    uint64_t seed;
+    int repeat;  /* times the number of cases, or of measurements */
+    int threads; /* 0: one per processor */
+    int shape;   /* -1: all of an op */
+    const char *op, *row;
+    bool bench, csv;
+    bool once; /* the smallest shape of each op, once, printing nothing: so that a test runs this code */
+} bench_options;
+
+typedef struct bench_target {
+    const char *name;
+    vt_queue *queue;
+    const vt_row *rows;
+    int32_t n_rows;
+} bench_target;
+
+/** Measure the rows that `wanted` takes. 0 when something was measured and nothing failed. */
+int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wanted)(const bench_options *o, const vt_row *row));
+
+#endif
