@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
+ */
+#include "model/model_support.h"
+
+#include <math.h>
+
+enum { MAX_PROMPTS = 16 };
+
+static const char *model_path, *expected_dir;
+static double tolerance;
+static long n_values;
+
+typedef struct answers {
+    support_prompt prompts[MAX_PROMPTS];
+    int32_t *forced[MAX_PROMPTS]; /* prompt + greedy but the last */
+    int32_t n_forced[MAX_PROMPTS];
+    float *logits[MAX_PROMPTS];
+    int n;
+    int64_t vocab;
+} answers;
+
+static int load_answers(void **state) {
+    answers *a = calloc(1, sizeof *a);
+    char path[512];
+    snprintf(path, sizeof path, "%s/expected.json", expected_dir);
+    a->n = support_prompts(path, a->prompts, MAX_PROMPTS);
+    snprintf(path, sizeof path, "%s/expected.safetensors", expected_dir);
+    for (int i = 0; i < a->n; i++) {
+        const support_prompt *p = &a->prompts[i];
+        char name[32];
+        int64_t rows;
+        a->n_forced[i] = p->n_ids + p->n_greedy - 1;
+        a->forced[i] = malloc((size_t)a->n_forced[i] * sizeof(int32_t));
+        memcpy(a->forced[i], p->ids, (size_t)p->n_ids * sizeof(int32_t));
+        memcpy(a->forced[i] + p->n_ids, p->greedy, (size_t)(p->n_greedy - 1) * sizeof(int32_t));
+        snprintf(name, sizeof name, "logits.%d", i);
+        a->logits[i] = support_tensor(path, name, &rows, &a->vocab);
+        assert_int_equal(rows, a->n_forced[i]);
+    }
+    *state = a;
+    return 0;
+}
+
+static int free_answers(void **state) {
+    answers *a = *state;
+    support_prompts_free(a->prompts, a->n);
+    for (int i = 0; i < a->n; i++) {
+        free(a->forced[i]);
+        free(a->logits[i]);
+    }
+    free(a);
+    return 0;
+}
+
+static void forced_run(const answers *a, int i, int chunk, support_run *r) { *r = (support_run){.ids = a->forced[i], .n_ids = a->n_forced[i], .chunk = chunk, .want_logits = true}; }
+
+static int argmax(const float *x, int64_t n) {
+    int best = 0;
+    for (int k = 1; k < n; k++) {
+        if (x[k] > x[best]) best = k;
+    }
+    return best;
+}
+
+static void every_logit_agrees(void **state) {
+    const answers *a = *state;
+    headrace_engine *e = support_load(model_path, "kv-dtype", "f32", "act", "f32", "threads", "2", NULL);
+    double worst = 0;
+    for (int i = 0; i < a->n; i++) {
+        support_run r;
+        forced_run(a, i, 0, &r);
+        support_go(e, &r, 1);
+        assert_int_equal(r.n_rows, a->n_forced[i]);
+        assert_int_equal(r.n_vocab, a->vocab);
+        for (int64_t k = 0; k < r.n_rows * a->vocab; k++) {
+            const double d = fabs((double)r.logits[k] - (double)a->logits[i][k]);
+            if (!(d <= tolerance)) fail_msg("prompt %d, row %lld, id %lld: %g, expected %g", i, (long long)(k / a->vocab), (long long)(k % a->vocab), (double)r.logits[k], (double)a->logits[i][k]);
+            if (d > worst) worst = d;
+            n_values++;
+        }
+        support_run_free(&r);
+    }
+    print_message("largest difference %.3g over %ld logits (tolerance %g)\n", worst, n_values, tolerance);
+    assert_true(n_values > 0);
+    headrace_free(e);
+}
+
+static void same_bits_however_split(void **state) {
+    const answers *a = *state;
+    const char *const threads[] = {"1", "2", "3"}, *const kv[] = {"f32", "f16"};
+    long compared = 0;
+    for (size_t k = 0; k < 2; k++) {
+        support_run whole[MAX_PROMPTS], r[MAX_PROMPTS];
+        headrace_engine *e = support_load(model_path, "kv-dtype", kv[k], "threads", "2", NULL);
+        for (int i = 0; i < a->n; i++) {
+            forced_run(a, i, 0, &whole[i]);
+            support_go(e, &whole[i], 1);
+        }
+        headrace_free(e);
+        for (size_t t = 0; t < 3; t++) {
+            e = support_load(model_path, "kv-dtype", kv[k], "threads", threads[t], "max-batch-tokens", t == 1 ? "37" : "512", NULL);
+            for (int chunk = 0; chunk <= 3; chunk += chunk == 0 ? 1 : 2) {
+                for (int i = 0; i < a->n; i++) forced_run(a, i, chunk, &r[i]);
+                support_go(e, r, a->n); /* all as one batch */
+                for (int i = 0; i < a->n; i++) {
+                    assert_int_equal(r[i].n_rows, whole[i].n_rows);
+                    assert_memory_equal(r[i].logits, whole[i].logits, (size_t)whole[i].n_rows * (size_t)a->vocab * sizeof(float));
+                    support_run_free(&r[i]);
+                    compared++;
+                }
+            }
+            headrace_free(e);
+        }
+        for (int i = 0; i < a->n; i++) support_run_free(&whole[i]);
+    }
+    assert_int_equal(compared, 2 * 3 * 3 * a->n);
+}
+
+/* Free-running greedy ids are equal up to the first position whose recorded gap is small. */
+static void greedy_ids_agree(void **state) {
+    const answers *a = *state;
+    headrace_engine *e = support_load(model_path, "kv-dtype", "f32", "act", "f32", NULL);
+    long compared = 0;
+    for (int i = 0; i < a->n; i++) {
+        const support_prompt *p = &a->prompts[i];
+        support_run r = {.ids = p->ids, .n_ids = p->n_ids, .max_tokens = p->n_greedy};
+        support_go(e, &r, 1);
+        assert_int_equal(r.n_tokens, p->n_greedy);
+        for (int k = 0; k < p->n_greedy && p->gap[k] > 2e-3; k++) {
+            assert_int_equal(r.tokens[k], p->greedy[k]);
+            compared++;
+        }
+        support_run_free(&r);
+    }
+    print_message("%ld greedy ids compared\n", compared);
+    assert_true(compared > 0);
+    headrace_free(e);
+}
+
+/* With the default cache and activations the choice is the same wherever the reference was not torn. */
+static void defaults_choose_the_same(void **state) {
+    const answers *a = *state;
+    headrace_engine *e = support_load(model_path, NULL);
+    long compared = 0;
+    for (int i = 0; i < a->n; i++) {
+        const support_prompt *p = &a->prompts[i];
+        support_run r;
+        forced_run(a, i, 0, &r);
+        support_go(e, &r, 1);
+        for (int k = 0; k < p->n_greedy; k++) {
+            if (p->gap[k] <= 0.2) continue;
+            assert_int_equal(argmax(r.logits + (size_t)(p->n_ids - 1 + k) * (size_t)a->vocab, a->vocab), p->greedy[k]);
+            compared++;
+        }
+        support_run_free(&r);
+    }
+    assert_true(compared > 0);
+    headrace_free(e);
+}
+
+/* prompt_ids: the text gives the reference's ids. */
+static void prompts_encode_alike(void **state) {
+    const answers *a = *state;
+    headrace_error err = {0};
+    headrace_config *c;
+    headrace_vocab *v;
+    assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
+    assert_int_equal(headrace_config_set(c, "model", model_path, &err), HEADRACE_OK);
+    if (headrace_vocab_open(c, &v, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < a->n; i++) {
+        int32_t *ids;
+        size_t n;
+        if (headrace_encode(v, a->prompts[i].text, strlen(a->prompts[i].text), 0, false, &ids, &n, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+        assert_int_equal(n, a->prompts[i].n_ids);
+        assert_memory_equal(ids, a->prompts[i].ids, n * sizeof *ids);
+        headrace_ids_free(ids);
+    }
+    headrace_vocab_free(v);
+    headrace_config_destroy(c);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE\n");
+        return 2;
+    }
+    model_path = argv[1];
+    expected_dir = argv[2];
+    tolerance = atof(argv[3]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_logit_agrees),
+        cmocka_unit_test(same_bits_however_split),
+        cmocka_unit_test(greedy_ids_agree),
+        cmocka_unit_test(defaults_choose_the_same),
+        cmocka_unit_test(prompts_encode_alike),
+    };
+    return cmocka_run_group_tests(tests, load_answers, free_answers);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole-model helpers for tests. */
+#include "model/model_support.h"
+
+#include <jansson.h>
+
+headrace_engine *support_load(const char *model, ...) {
+    headrace_error err = {0};
+    headrace_config *c = NULL;
+    headrace_engine *e = NULL;
+    va_list ap;
+    if (headrace_config_create(&c, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    if (headrace_config_set(c, "model", model, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    va_start(ap, model);
+    for (const char *key = va_arg(ap, const char *); key != NULL; key = va_arg(ap, const char *)) {
+        if (headrace_config_set(c, key, va_arg(ap, const char *), &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    }
+    va_end(ap);
+    if (headrace_load(c, NULL, NULL, &e, &err) != HEADRACE_OK) fail_msg("%s: %s", model, err.text);
+    headrace_config_destroy(c);
+    return e;
+}
+
+static void on_event(const headrace_event *ev) {
+    support_run *r = ev->user;
+    switch (ev->kind) {
+    case HEADRACE_EVENT_LOGITS: {
+        const size_t row = (size_t)ev->n_vocab;
+        assert_int_equal(ev->first_pos, r->n_rows);
+        r->logits = realloc(r->logits, (size_t)(r->n_rows + ev->n_rows) * row * sizeof(float));
+        assert_non_null(r->logits);
+        memcpy(r->logits + (size_t)r->n_rows * row, ev->logits, (size_t)ev->n_rows * row * sizeof(float));
+        r->n_rows += ev->n_rows;
+        r->n_vocab = ev->n_vocab;
+        break;
+    }
+    case HEADRACE_EVENT_TOKEN:
+        if (r->n_tokens == r->cap_tokens) {
+            r->cap_tokens = r->cap_tokens > 0 ? 2 * r->cap_tokens : 64;
+            r->tokens = realloc(r->tokens, (size_t)r->cap_tokens * sizeof *r->tokens);
+            assert_non_null(r->tokens);
+        }
+        r->tokens[r->n_tokens++] = ev->token;
+        break;
+    case HEADRACE_EVENT_DONE:
+        r->finish = ev->finish;
+        r->status = ev->status;
+        r->usage = ev->usage;
+        snprintf(r->error, sizeof r->error, "%s", ev->error != NULL ? ev->error : "");
+        break;
+    }
+    if (ev->n_text > 0) {
+        r->text = realloc(r->text, r->n_text + ev->n_text + 1);
+        assert_non_null(r->text);
+        memcpy(r->text + r->n_text, ev->text, ev->n_text);
+        r->n_text += ev->n_text;
+        r->text[r->n_text] = '\0';
+    }
+}
+
+void support_go(headrace_engine *e, support_run *runs, int n) {
+    headrace_error err = {0};
+    for (int i = 0; i < n; i++) {
+        headrace_request q = HEADRACE_REQUEST_INIT;
+        q.ids = runs[i].ids;
+        q.n_ids = (size_t)runs[i].n_ids;
+        q.max_tokens = runs[i].max_tokens;
+        q.chunk = runs[i].chunk;
+        q.want_logits = runs[i].want_logits;
+        q.ignore_end = true;
+        q.callback = on_event;
+        q.user = &runs[i];
+        if (headrace_submit(e, &q, NULL, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    }
+    if (headrace_run(e, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    for (int i = 0; i < n; i++) {
+        if (runs[i].finish != HEADRACE_FINISH_LENGTH) fail_msg("request %d ended with %d: %s", i, (int)runs[i].finish, runs[i].error);
+    }
+}
+
+void support_run_free(support_run *r) {
+    free(r->logits);
+    free(r->tokens);
+    free(r->text);
+    r->logits = NULL;
+    r->tokens = NULL;
+    r->text = NULL;
+    r->n_rows = r->n_tokens = r->cap_tokens = 0;
+    r->n_text = 0;
+}
+
+float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols) {
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) fail_msg("%s cannot be opened", path);
+    uint64_t n = 0;
+    assert_int_equal(fread(&n, sizeof n, 1, f), 1);
+    char *header = malloc(n);
+    assert_non_null(header);
+    assert_int_equal(fread(header, 1, n, f), n);
+    json_t *j = json_loadb(header, n, 0, NULL), *t = json_object_get(j, name);
+    if (t == NULL) fail_msg("%s has no %s", path, name);
+    assert_string_equal(json_string_value(json_object_get(t, "dtype")), "F32");
+    json_t *shape = json_object_get(t, "shape"), *off = json_object_get(t, "data_offsets");
+    *rows = json_integer_value(json_array_get(shape, 0));
+    *cols = json_integer_value(json_array_get(shape, 1));
+    float *out = malloc((size_t)(*rows * *cols) * sizeof *out);
+    assert_non_null(out);
+    assert_int_equal(fseek(f, (long)(8 + n + (uint64_t)json_integer_value(json_array_get(off, 0))), SEEK_SET), 0);
+    assert_int_equal(fread(out, sizeof *out, (size_t)(*rows * *cols), f), *rows * *cols);
+    json_decref(j);
+    free(header);
+    fclose(f);
+    return out;
+}
+
+static int32_t *int_array(const json_t *a, int32_t *n) {
+    *n = (int32_t)json_array_size(a);
+    int32_t *out = malloc(((size_t)*n + 1) * sizeof *out);
+    assert_non_null(out);
+    for (int32_t i = 0; i < *n; i++) out[i] = (int32_t)json_integer_value(json_array_get(a, (size_t)i));
+    return out;
+}
+
+int support_prompts(const char *path, support_prompt *out, int max) {
+    json_t *j = json_load_file(path, 0, NULL), *list = json_object_get(j, "prompts");
+    int n = (int)json_array_size(list);
+    if (n < 1 || n > max) fail_msg("%s: %d prompts", path, n);
+    for (int i = 0; i < n; i++) {
+        json_t *p = json_array_get(list, (size_t)i);
+        out[i].ids = int_array(json_object_get(p, "ids") ? json_object_get(p, "ids") : NULL, &out[i].n_ids);
+        out[i].greedy = int_array(json_object_get(p, "greedy"), &out[i].n_greedy);
+        out[i].text = strdup(json_string_value(json_object_get(p, "text")));
+        out[i].gap = malloc(((size_t)out[i].n_greedy + 1) * sizeof(double));
+        for (int32_t k = 0; k < out[i].n_greedy; k++) out[i].gap[k] = json_number_value(json_array_get(json_object_get(p, "gap"), (size_t)k));
+    }
+    json_decref(j);
+    return n;
+}
+
+void support_prompts_free(support_prompt *p, int n) {
+    for (int i = 0; i < n; i++) {
+        free(p[i].ids);
+        free(p[i].greedy);
+        free(p[i].gap);
+        free(p[i].text);
+    }
+}
+
+const char *support_env(const char *name) { return getenv(name); }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Helpers for tests that run whole models through the public header: load with settings, run prompts as one batch, collect logits and tokens; and read the answers of the
+ * independent implementation (expected.json, expected.safetensors). Test code: aborts the test through cmocka on unexpected failures.
+ */
+#ifndef HEADRACE_TESTS_MODEL_SUPPORT_H
+#define HEADRACE_TESTS_MODEL_SUPPORT_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include "headrace/headrace.h"
+
+/** Load with key, value, ..., NULL on top of the model's path; fails the test when refused. */
+headrace_engine *support_load(const char *model, ...) __attribute__((sentinel));
+
+typedef struct support_run {
+    /* in */
+    const int32_t *ids;
+    int32_t n_ids, max_tokens, chunk;
+    bool want_logits;
+    /* out: malloc'd, freed by support_run_free */
+    float *logits; /* [n_rows, n_vocab] */
+    int32_t n_rows, n_vocab;
+    int32_t *tokens;
+    int32_t n_tokens, cap_tokens;
+    char *text;
+    size_t n_text;
+    headrace_finish finish;
+    headrace_status status;
+    char error[256];
+    headrace_usage usage;
+} support_run;
+
+/** Submit all, run to the end. Greedy, end tokens ignored. */
+void support_go(headrace_engine *e, support_run *runs, int n);
+void support_run_free(support_run *r);
+
+/** One tensor of a .safetensors file with dtype F32, malloc'd. */
+float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols);
+
+typedef struct support_prompt {
+    int32_t *ids, n_ids, *greedy, n_greedy;
+    double *gap;
+    char *text;
+} support_prompt;
+/** Prompts of a fixture's expected.json. */
+int support_prompts(const char *path, support_prompt *out, int max);
+void support_prompts_free(support_prompt *p, int n);
+
+/** Environment variable, or NULL. */
+const char *support_env(const char *name);
+
+#endif
