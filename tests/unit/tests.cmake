@@ -1,5 +1,5 @@
 # load
-foreach(name gguf gguf_hostile)
+foreach(name gguf gguf_hostile faults hparams bind)
   headrace_test(test_load_${name} unit hr_load test_support test_load_probe)
 endforeach()
 # base
