@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Tokenizers from the `tokenizer.ggml.*` values of a GGUF file. */
+#include <stdio.h>
+#include <string.h>
+
+#include "text/byte_alphabet.h"
+#include "text/tokenizer_impl.h"
+
+/* `tokenizer.ggml.token_type` */
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
+
+typedef struct builder {
+    tokenizer *t;
+    const meta *gguf;
+    const meta_value *tokens, *types, *merges;
+    size_t n_tokens;
+    textbuf key; /* one token in the making */
+    error *err;
+} builder;
+
+static status read_arrays(builder *b) {
+    size_t n;
+    b->tokens = meta_find(b->gguf, "tokenizer.ggml.tokens");
+    if (!meta_array_size(b->tokens, &b->n_tokens))
+        return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.tokens is missing or is no array");
+    b->types = meta_find(b->gguf, "tokenizer.ggml.token_type");
+    if (b->types) {
+        if (!meta_array_size(b->types, &n)) return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.token_type is no array");
+        if (n != b->n_tokens) return error_set(b->err, STATUS_FORMAT, "tokenizer: %zu token types for %zu tokens", n, b->n_tokens);
+    }
+    b->merges = meta_find(b->gguf, "tokenizer.ggml.merges");
+    if (b->merges && !meta_array_size(b->merges, &n))
+        return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.merges is no array");
+    return STATUS_OK;
+}
+
+/* The type of token i; an absent array means that all are normal. */
+static status token_type(const builder *b, size_t i, int64_t *type) {
+    *type = TYPE_NORMAL;
+    if (b->types && (!meta_array_i64(b->types, i, type) || *type < 0 || *type > TYPE_BYTE))
+        return error_set(b->err, STATUS_FORMAT, "tokenizer: token %zu has no type that is known", i);
+    return STATUS_OK;
+}
+
+/* Keys and pieces of a byte-level vocabulary. Tokens of text matched beforehand keep their text; others are bytes in the alphabet, and one
+   that is not spelled in it cannot come from the model: it is kept for decoding. */
+static status byte_level_token(builder *b, size_t i, const char *text, size_t n, int64_t type) {
+    tokenizer *t = b->t;
+    int32_t id = (int32_t)i;
+    if (type == TYPE_CONTROL || type == TYPE_USER_DEFINED || type == TYPE_UNKNOWN) {
+        uint32_t attr = type == TYPE_USER_DEFINED ? VOCAB_ADDED : VOCAB_SPECIAL | VOCAB_ADDED;
+        return vocab_set(&t->v, id, text, n, attr, b->err);
+    }
+    textbuf_clear(&b->key);
+    textbuf_add(&b->key, text, n);
+    if (b->key.failed) return error_set(b->err, STATUS_NO_MEMORY, "tokenizer: no memory for a token of %zu bytes", n);
+    size_t n_key;
+    bool spelled = n > 0 && byte_alphabet_to_bytes(text, n, b->key.data, &n_key);
+    if (!spelled || type == TYPE_UNUSED) return vocab_set(&t->v, id, text, n, 0, b->err);
+    return vocab_set(&t->v, id, b->key.data, n_key, VOCAB_REACHABLE, b->err);
+}
+
+static status read_tokens(builder *b) {
+    tokenizer *t = b->t;
+    TRY(vocab_init(&t->v, t->m, b->n_tokens, b->n_tokens < VOCAB_MAX_TOKENS ? b->n_tokens * 8 : 0, b->err));
+    for (size_t i = 0; i < b->n_tokens; i++) {
+        const char *text;
+        size_t n;
+        int64_t type;
+        if (!meta_array_string(b->tokens, i, &text, &n)) return error_set(b->err, STATUS_FORMAT, "tokenizer: token %zu is no text", i);
+        TRY(token_type(b, i, &type));
+        TRY(byte_level_token(b, i, text, n, type));
+    }
+    return STATUS_OK;
+}
+
+/* The pool of texts moves while it grows, so the added tokens, which borrow from it, come last. */
+static status read_added_tokens(builder *b) {
+    tokenizer *t = b->t;
+    for (int32_t id = 0; id < t->v.n; id++) {
+        if (!(t->v.attr[id] & VOCAB_ADDED)) continue;
+        size_t n;
+        const char *text = vocab_key(&t->v, id, &n);
+        TRY(added_set_add(&t->added_raw, text, n, id, t->v.attr[id] & VOCAB_SPECIAL ? ADDED_SPECIAL : 0, b->err));
+    }
+    return STATUS_OK;
+}
+
+/* "left right" with parts in the byte alphabet; parts[2] get their ids, -1 for what the vocabulary does not have. */
+static status merge_parts(builder *b, size_t i, const char *text, size_t n, int32_t parts[3]) {
+    const char *space = n > 1 ? memchr(text + 1, ' ', n - 1) : NULL;
+    if (!space || space + 1 == text + n) return error_set(b->err, STATUS_FORMAT, "tokenizer: merge %zu is not two tokens", i);
+    size_t n_left = (size_t)(space - text), n_right = n - n_left - 1, n_left_bytes = 0, n_right_bytes = 0;
+    textbuf_clear(&b->key);
+    textbuf_add(&b->key, text, n);
+    if (b->key.failed) return error_set(b->err, STATUS_NO_MEMORY, "tokenizer: no memory for a merge of %zu bytes", n);
+    char *key = b->key.data;
+    if (!byte_alphabet_to_bytes(text, n_left, key, &n_left_bytes) ||
+        !byte_alphabet_to_bytes(space + 1, n_right, key + n_left_bytes, &n_right_bytes))
+        return error_set(b->err, STATUS_FORMAT, "tokenizer: merge %zu is not spelled in the byte alphabet", i);
+    parts[0] = vocab_find(&b->t->v, key, n_left_bytes);
+    parts[1] = vocab_find(&b->t->v, key + n_left_bytes, n_right_bytes);
+    parts[2] = vocab_find(&b->t->v, key, n_left_bytes + n_right_bytes);
+    return STATUS_OK;
+}
+
+static status read_merges(builder *b) {
+    tokenizer *t = b->t;
+    size_t n_merges = 0;
+    if (b->merges && !meta_array_size(b->merges, &n_merges))
+        return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.merges is no array");
+    TRY(bpe_init(&t->model, t->m, &t->v, n_merges, b->err));
+    for (size_t i = 0; i < n_merges; i++) {
+        const char *text;
+        size_t n;
+        int32_t parts[3] = {-1, -1, -1};
+        if (!meta_array_string(b->merges, i, &text, &n)) return error_set(b->err, STATUS_FORMAT, "tokenizer: merge %zu is no text", i);
+        TRY(merge_parts(b, i, text, n, parts));
+        if (parts[0] < 0 || parts[1] < 0 || parts[2] < 0) {
+            int shown = n < 200 ? (int)n : 200;
+            return error_set(b->err, STATUS_FORMAT, "tokenizer: merge %zu ('%.*s') names a token that the vocabulary does not have", i,
+                             shown, text);
+        }
+        TRY(bpe_add_merge(&t->model, parts[0], parts[1], parts[2], (uint32_t)i, true, b->err));
+    }
+    return STATUS_OK;
+}
+
+/* An id under `key`, -1 when absent or out of range (as converters write for "none"). */
+static int32_t read_id(const builder *b, const char *key) {
+    int64_t id;
+    if (!meta_as_i64(meta_find(b->gguf, key), &id) || id < 0 || id >= b->t->v.n) return -1;
+    return (int32_t)id;
+}
+
+static status read_bool(const builder *b, const char *key, bool *value) {
+    const meta_value *v = meta_find(b->gguf, key);
+    if (v && !meta_as_bool(v, value)) return error_set(b->err, STATUS_FORMAT, "tokenizer: %s is not true or false", key);
+    return STATUS_OK;
+}
+
+static status read_special_ids(builder *b, bool adds_bos) {
+    tokenizer *t = b->t;
+    bool adds_eos = false;
+    t->bos_id = read_id(b, "tokenizer.ggml.bos_token_id");
+    int32_t eos = read_id(b, "tokenizer.ggml.eos_token_id");
+    TRY(read_bool(b, "tokenizer.ggml.add_bos_token", &adds_bos));
+    TRY(read_bool(b, "tokenizer.ggml.add_eos_token", &adds_eos));
+    t->adds_bos = adds_bos && t->bos_id >= 0;
+    if (t->adds_bos) t->prefix[t->n_prefix++] = t->bos_id;
+    if (adds_eos && eos >= 0) t->suffix[t->n_suffix++] = eos;
+    tokenizer_add_end(t, eos);
+    tokenizer_add_end(t, read_id(b, "tokenizer.ggml.eot_token_id"));
+    tokenizer_add_end(t, read_id(b, "tokenizer.ggml.eom_token_id"));
+    tokenizer_find_ends(t);
+    return STATUS_OK;
+}
+
+static status read_chat_template(builder *b) {
+    const char *text;
+    size_t n;
+    if (!meta_as_string(meta_find(b->gguf, "tokenizer.chat_template"), &text, &n)) return STATUS_OK;
+    b->t->chat_template = mem_strndup(b->t->m, MEM_TOKENIZER, text, n);
+    return b->t->chat_template ? STATUS_OK
+                               : error_set(b->err, STATUS_NO_MEMORY, "tokenizer: no memory for a chat template of %zu bytes", n);
+}
+
+static status read_pre_tokenizer(builder *b, const pre_named **named) {
+    const char *name;
+    size_t n;
+    if (!meta_as_string(meta_find(b->gguf, "tokenizer.ggml.pre"), &name, &n))
+        return error_set(b->err, STATUS_UNSUPPORTED,
+                         "tokenizer: tokenizer.ggml.pre is missing: the file does not say how to cut text into words");
+    *named = pre_named_find(name, n);
+    if (!*named)
+        return error_set(b->err, STATUS_UNSUPPORTED, "tokenizer: unknown pre-tokenizer '%.*s' (tokenizer.ggml.pre)", n < 100 ? (int)n : 100,
+                         name);
+    if ((*named)->nfc) TRY(normalizer_add(&b->t->norm, NORMALIZER_NFC, b->err));
+    for (const char *const *p = (*named)->patterns; *p; p++)
+        TRY(pre_tokenizer_add_split(&b->t->pre, *p, strlen(*p), false, PRE_ISOLATED, false, b->err));
+    return STATUS_OK;
+}
+
+static status build_gpt2(builder *b) {
+    tokenizer *t = b->t;
+    const pre_named *named;
+    TRY(read_pre_tokenizer(b, &named));
+    TRY(read_arrays(b));
+    if (!b->merges) return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.merges is missing");
+    TRY(read_tokens(b));
+    TRY(read_merges(b));
+    TRY(read_added_tokens(b));
+    t->model.byte_level = true;
+    t->model.ignore_merges = named->ignore_merges;
+    t->model.unk_id = read_id(b, "tokenizer.ggml.unknown_token_id");
+    bpe_find_bytes(&t->model);
+    snprintf(t->kind, sizeof t->kind, "gpt2/%s", named->name);
+    TRY(read_special_ids(b, named->adds_bos));
+    return read_chat_template(b);
+}
+
+status tokenizer_from_gguf(tokenizer *t, const meta *gguf, error *err) {
+    builder b = {.t = t, .gguf = gguf, .err = err};
+    const char *model;
+    size_t n;
+    if (!meta_as_string(meta_find(gguf, "tokenizer.ggml.model"), &model, &n))
+        return error_set(err, STATUS_UNSUPPORTED, "tokenizer: the file has no vocabulary (tokenizer.ggml.model is missing)");
+    textbuf_init(&b.key, t->m, MEM_TOKENIZER);
+    status rc;
+    if (n == 4 && memcmp(model, "gpt2", 4) == 0)
+        rc = build_gpt2(&b);
+    else
+        rc = error_set(err, STATUS_UNSUPPORTED, "tokenizer: unknown vocabulary model '%.*s' (tokenizer.ggml.model)", n < 100 ? (int)n : 100,
+                       model);
+    textbuf_deinit(&b.key);
+    return rc;
+}
