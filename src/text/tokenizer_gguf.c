@@ -192,7 +192,6 @@ static status build_gpt2(builder *b) {
     TRY(read_added_tokens(b));
     t->model.byte_level = true;
     t->model.ignore_merges = named->ignore_merges;
-    t->model.unk_id = read_id(b, "tokenizer.ggml.unknown_token_id");
     bpe_find_bytes(&t->model);
     snprintf(t->kind, sizeof t->kind, "gpt2/%s", named->name);
     TRY(read_special_ids(b, named->adds_bos));
