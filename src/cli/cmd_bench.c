@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench: speed of prefill and decode for numbers of sequences at once.
+ *
+ * Prompts are fixed pseudo-random ids, different for each sequence and each run, so that nothing can be taken from an earlier run. A decode
+ * step reads the weights once for all sequences and the keys and values of each: bytes a token = weights / sequences + KV at the mean
+ * length. Its share of the read bandwidth, measured in the same run, says how much of what the machine can do is used.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/json_out.h"
+#include "cli/read_bandwidth.h"
+#include "cli/session.h"
+#include "cli/speed_meter.h"
+
+enum { MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+
+typedef struct spread {
+    double median, min, max; /* NAN: not measured */
+} spread;
+
+typedef struct point {
+    int n_seqs;
+    spread prefill, decode; /* tokens a second */
+    double bytes_per_token, share;
+} point;
+
+struct bench;
+
+typedef struct bench_sequence {
+    struct bench *b;
+    bool started;
+} bench_sequence;
+
+typedef struct bench {
+    cli *x;
+    headrace_engine *engine;
+    headrace_model_info info;
+    int64_t n_prompt, n_generate;
+    int n_repeat, n_points, most_seqs;
+    point points[MAX_POINTS];
+    double bandwidth; /* bytes a second; NAN: could not be measured */
+    double *samples;  /* [2, n_repeat] */
+    int32_t *ids;
+    bench_sequence *sequences;
+    headrace_id *request_ids;
+    speed_meter speed;
+    bool muted, stop;
+    status code;
+    error why;
+} bench;
+
+/* splitmix64 of the place. */
+static int32_t id_at(uint64_t run, uint64_t seq, uint64_t pos, int32_t n_vocab) {
+    uint64_t z = (run << 48) + (seq << 32) + pos + UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return (int32_t)((z ^ (z >> 31)) % (uint64_t)n_vocab);
+}
+
+static void on_event(const headrace_event *event) {
+    bench_sequence *s = event->user;
+    bench *b = s->b;
+    if (b->muted) return;
+    if (event->kind == HEADRACE_EVENT_TOKEN) {
+        speed_meter_token(&b->speed, !s->started);
+        s->started = true;
+    }
+    if (event->kind != HEADRACE_EVENT_DONE) return;
+    speed_meter_done(&b->speed, s->started);
+    if (b->stop || event->finish == HEADRACE_FINISH_LENGTH) return;
+    b->stop = true;
+    b->code = event->finish == HEADRACE_FINISH_CANCELLED                               ? STATUS_CANCELLED
+              : event->finish == HEADRACE_FINISH_ERROR && event->status != HEADRACE_OK ? (status)event->status
+                                                                                       : STATUS_FAILED;
+    error_note(&b->why, b->code, "bench: %s",
+               event->error                                 ? event->error
+               : event->finish == HEADRACE_FINISH_CANCELLED ? "cancelled"
+                                                            : "a sequence ended early");
+}
+
+/* One run: n_seqs prompts of n_prompt ids, n_generate tokens each; its speeds are in b->speed afterwards. */
+static status run_once(bench *b, uint64_t run, int n_seqs, int64_t n_prompt, int64_t n_generate, error *err) {
+    speed_meter_init(&b->speed, (size_t)n_seqs, true);
+    for (int i = 0; i < n_seqs; i++) {
+        for (int64_t p = 0; p < n_prompt; p++) b->ids[p] = id_at(run, (uint64_t)i, (uint64_t)p, b->info.n_vocab);
+        b->sequences[i] = (bench_sequence){.b = b};
+        headrace_error why = {0};
+        headrace_request r = HEADRACE_REQUEST_INIT;
+        r.ids = b->ids;
+        r.n_ids = (size_t)n_prompt;
+        r.max_tokens = (int32_t)n_generate;
+        r.ignore_end = true;
+        r.callback = on_event;
+        r.user = &b->sequences[i];
+        TRY(session_status(headrace_submit(b->engine, &r, &b->request_ids[i], &why), &why, err));
+    }
+    session_run_args args = {.engine = b->engine,
+                             .ids = b->request_ids,
+                             .n_ids = (size_t)n_seqs,
+                             .stop = &b->stop,
+                             .on_step = speed_meter_step,
+                             .user = &b->speed};
+    TRY(session_run(&args, err));
+    return b->code == STATUS_OK ? STATUS_OK : error_set(err, b->code, "%s", b->why.text);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static spread spread_of(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, ascending);
+    if (n == 0 || !isfinite(v[0])) return (spread){NAN, NAN, NAN};
+    return (spread){n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v[0], v[n - 1]};
+}
+
+static double rate(double count, uint64_t ns) { return ns && count > 0 ? count * 1e9 / (double)ns : NAN; }
+
+static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
+
+static status measure(bench *b, point *p, error *err) {
+    double *prefill = b->samples, *decode = b->samples + b->n_repeat;
+    for (int r = 0; r < b->n_repeat; r++) {
+        TRY(run_once(b, (uint64_t)r + 1, p->n_seqs, at_least_one(b->n_prompt), at_least_one(b->n_generate), err));
+        prefill[r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
+        decode[r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
+    }
+    p->prefill = spread_of(prefill, b->n_repeat);
+    p->decode = spread_of(decode, b->n_repeat);
+    double mean_length = (double)b->n_prompt + (double)b->n_generate / 2;
+    p->bytes_per_token = (double)b->info.weight_bytes / p->n_seqs + (double)b->info.kv_bytes_per_token * mean_length;
+    p->share = p->bytes_per_token * p->decode.median / b->bandwidth;
+    return STATUS_OK;
+}
+
+/* ---- settings ---- */
+
+static status bad_seqs(const char *text, error *err) {
+    return error_set(err, STATUS_INVALID, "bench: --seqs: '%s' is not a list of 1 to %d numbers from 1 to %d, such as 1,8", text,
+                     MAX_POINTS, MAX_SEQS);
+}
+
+static status parse_seqs(const char *text, int *counts, int *n, error *err) {
+    *n = 0;
+    for (const char *p = text;; p++) {
+        char item[16];
+        size_t len = strcspn(p, ",");
+        int64_t value;
+        if (len >= sizeof item || *n == MAX_POINTS) return bad_seqs(text, err);
+        memcpy(item, p, len);
+        item[len] = 0;
+        if (!config_parse_count(item, &value) || value < 1 || value > MAX_SEQS) return bad_seqs(text, err);
+        counts[(*n)++] = (int)value;
+        p += len;
+        if (*p == 0) return STATUS_OK;
+    }
+}
+
+static status read_settings(const config *c, bench *b, error *err) {
+    int counts[MAX_POINTS];
+    TRY(parse_seqs(config_text(c, CONFIG_KEY_BENCH_SEQS), counts, &b->n_points, err));
+    for (int i = 0; i < b->n_points; i++) {
+        b->points[i].n_seqs = counts[i];
+        if (counts[i] > b->most_seqs) b->most_seqs = counts[i];
+    }
+    b->n_prompt = config_count(c, CONFIG_KEY_BENCH_PROMPT);
+    b->n_generate = config_count(c, CONFIG_KEY_BENCH_GENERATE);
+    b->n_repeat = (int)config_count(c, CONFIG_KEY_BENCH_REPEAT);
+    if (b->n_prompt + b->n_generate == 0) return error_set(err, STATUS_INVALID, "bench: -p 0 -n 0 leaves nothing to measure");
+    return STATUS_OK;
+}
+
+static int64_t tokens_needed(const bench *b) {
+    int64_t measured = at_least_one(b->n_prompt) + at_least_one(b->n_generate), warm_up = WARM_UP_PROMPT + WARM_UP_TOKENS;
+    return measured > warm_up ? measured : warm_up;
+}
+
+/* Room for exactly what is measured. */
+static status set_defaults(config *c, error *err) {
+    bench b = {0};
+    char text[32];
+    TRY(read_settings(c, &b, err));
+    snprintf(text, sizeof text, "%" PRId64, tokens_needed(&b));
+    TRY(config_set(c, "ctx", text, CONFIG_FROM_DEFAULT, err));
+    snprintf(text, sizeof text, "%d", b.most_seqs);
+    return config_set(c, "max-seqs", text, CONFIG_FROM_DEFAULT, err);
+}
+
+static status check_room(const bench *b, error *err) {
+    if (b->info.n_ctx < tokens_needed(b))
+        return error_set(err, STATUS_INVALID,
+                         "bench: -p %" PRId64 " -n %" PRId64 " needs sequences of %" PRId64 " tokens; this engine has %d (--ctx)",
+                         b->n_prompt, b->n_generate, tokens_needed(b), (int)b->info.n_ctx);
+    if (b->info.max_seqs < b->most_seqs)
+        return error_set(err, STATUS_INVALID, "bench: --seqs %d is more than this engine runs at the same time, %d (--max-seqs)",
+                         b->most_seqs, (int)b->info.max_seqs);
+    return STATUS_OK;
+}
+
+/* ---- results ---- */
+
+static json_t *spread_json(const spread *s) {
+    if (!isfinite(s->median)) return json_null();
+    return json_pack("{s:o, s:o, s:o}", "median", json_number(s->median), "min", json_number(s->min), "max", json_number(s->max));
+}
+
+static status print_json(const bench *b, error *err) {
+    json_t *runs = json_array();
+    for (int i = 0; runs && i < b->n_points; i++) {
+        const point *p = &b->points[i];
+        json_t *one = json_pack("{s:i, s:I, s:I, s:o, s:o, s:o, s:o}", "seqs", p->n_seqs, "prompt", (json_int_t)b->n_prompt, "generate",
+                                (json_int_t)b->n_generate, "prefill_tokens_per_s", spread_json(&p->prefill), "decode_tokens_per_s",
+                                spread_json(&p->decode), "bytes_per_token", json_number(p->bytes_per_token), "bandwidth_share",
+                                json_number(p->share));
+        if (json_array_append_new(runs, one) == 0) continue;
+        json_decref(runs);
+        runs = NULL;
+    }
+    const char *path = config_text(b->x->c, CONFIG_KEY_MODEL);
+    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
+                                (int)b->info.n_threads, "repeat", b->n_repeat, "read_bandwidth_gb_s", json_number(b->bandwidth / 1e9),
+                                "runs", runs),
+                      err);
+}
+
+static void print_spread(const spread *s) {
+    char text[64] = "-";
+    if (isfinite(s->median)) snprintf(text, sizeof text, "%.1f (%.1f..%.1f)", s->median, s->min, s->max);
+    printf("  %26s", text);
+}
+
+static void print_table(const bench *b) {
+    printf("%s, %d threads, device %s\n", b->info.architecture, (int)b->info.n_threads, b->info.device);
+    if (isfinite(b->bandwidth))
+        printf("read bandwidth %.2f GB/s (%d MiB, %d threads)\n", b->bandwidth / 1e9, READ_BANDWIDTH_BYTES >> 20, (int)b->info.n_threads);
+    printf("%5s  %7s  %9s  %26s  %26s  %9s  %6s\n", "seqs", "prompt", "generate", "prefill tok/s (min..max)", "decode tok/s (min..max)",
+           "MB/token", "share");
+    for (int i = 0; i < b->n_points; i++) {
+        const point *p = &b->points[i];
+        printf("%5d  %7" PRId64 "  %9" PRId64, p->n_seqs, b->n_prompt, b->n_generate);
+        print_spread(&p->prefill);
+        print_spread(&p->decode);
+        printf("  %9.2f", p->bytes_per_token / 1e6);
+        if (isfinite(p->share))
+            printf("  %5.1f%%\n", 100 * p->share);
+        else
+            printf("  %6s\n", "-");
+    }
+}
+
+/* ---- the command ---- */
+
+static status allocate(bench *b, error *err) {
+    mem *m = b->x->m;
+    b->samples = mem_calloc(m, MEM_PROCESS, 2 * (size_t)b->n_repeat, sizeof *b->samples);
+    b->ids = mem_calloc(m, MEM_PROCESS, (size_t)tokens_needed(b), sizeof *b->ids);
+    b->sequences = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->sequences);
+    b->request_ids = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->request_ids);
+    if (b->samples && b->ids && b->sequences && b->request_ids) return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY, "bench: no memory for the prompts");
+}
+
+static status run(bench *b, error *err) {
+    cli *x = b->x;
+    TRY(read_settings(x->c, b, err));
+    TRY(session_load(x, &b->engine, &b->info, err));
+    TRY(check_room(b, err));
+    TRY(allocate(b, err));
+    error why = {0};
+    b->bandwidth = NAN;
+    if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
+    TRY(run_once(b, 0, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
+    for (int i = 0; i < b->n_points; i++) TRY(measure(b, &b->points[i], err));
+    if (x->json) return print_json(b, err);
+    print_table(b);
+    return STATUS_OK;
+}
+
+static status run_bench(cli *x, error *err) {
+    bench b = {.x = x};
+    status rc = run(&b, err);
+    b.muted = true;
+    headrace_free(b.engine);
+    mem_free(x->m, b.samples);
+    mem_free(x->m, b.ids);
+    mem_free(x->m, b.sequences);
+    mem_free(x->m, b.request_ids);
+    return rc;
+}
+
+const cli_command cmd_bench = {
+    .name = "bench",
+    .summary = "measure the speed of prefill and decode",
+    .usage = "-m MODEL [-p 512] [-n 128] [--seqs 1,8] [-r 5] [options]",
+    .about = "For each number of sequences: prompts of -p tokens, then -n generated tokens each, -r times. Prints median, minimum\n"
+             "and maximum, the bytes a decoded token reads, and their share of the read bandwidth measured in the same run.\n"
+             "Unless given, ctx is what the runs need and max-seqs the largest number of --seqs.\n",
+    .examples = "bench -m model.gguf\n"
+                "bench -m model.gguf -p 1024 -n 64 --seqs 1,4,16 -r 3 --json\n",
+    .where = CONFIG_COMMON | CONFIG_BENCH,
+    .set_defaults = set_defaults,
+    .run = run_bench,
+};

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# The command line: the binary from outside. test_cli.py runs it over a stand-in for the engine, test_cli_model.py over the engine and a tiny model.
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+
+function(headrace_cli_test name binary)
+  add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/${name}.py $<TARGET_FILE:${binary}>)
+  set_tests_properties(${name} PROPERTIES LABELS cli SKIP_RETURN_CODE 77 TIMEOUT 900)
+endfunction()
+
+if(cli_sources)
+  add_executable(headrace_fake ${cli_sources} ${CMAKE_CURRENT_SOURCE_DIR}/cli/fake_engine.c)
+  target_link_libraries(headrace_fake PRIVATE hr_base headrace_flags PkgConfig::JANSSON)
+  headrace_cli_test(test_cli headrace_fake)
+endif()
+if(TARGET headrace_bin AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cli_model.py)
+  headrace_cli_test(test_cli_model headrace_bin)
+endif()
