@@ -23,8 +23,8 @@ NODISCARD status os_file_read(const os_file *f, uint64_t off, void *dst, size_t 
 /**
  * Map the whole file read-only, private. If the file shrinks while mapped, touching the lost part yields zero bytes instead of
  * killing the process, and os_file_intact turns false: whoever computed with the mapping must ask afterwards and fail its work.
- * (A SIGBUS handler, installed with the first mapping and chaining to the previous one, puts a zero page under the fault; it is
- * process-wide because signals are.) An empty file is STATUS_FORMAT.
+ * (A SIGBUS handler, put in front with each mapping and chaining to the one it finds there, puts a zero page under the fault; it is
+ * process-wide because signals are. A host that replaces it later must chain to it.) An empty file is STATUS_FORMAT.
  */
 NODISCARD status os_file_map(os_file *f, const uint8_t **out, error *err);
 /** False once a fault was patched in the mapping or the file's size on disk is below the size at open. One system call. */

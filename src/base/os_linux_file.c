@@ -3,6 +3,10 @@
  * Files and mappings. Live mappings are in a fixed table that the SIGBUS handler reads without a lock: a slot is stable while its
  * version is even, and a slot whose version moves under the reader cannot be the one that faulted, because nobody touches a mapping
  * that is being made or unmade.
+ *
+ * The action for SIGBUS is looked at with each mapping, because a host can replace it at any time: whatever is found there is kept as
+ * the newest of the previous actions and ours is put in front again. A fault that is not ours goes to the newest; if that one hands it
+ * back to us, as the handler it once replaced, to the next older.
  */
 #include "base/os.h"
 
@@ -14,11 +18,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/checked.h"
 
-enum { MAX_MAPPINGS = 256 };
+enum { MAX_MAPPINGS = 256, MAX_PREVIOUS = 16 };
 
 typedef struct mapping {
     _Atomic bool claimed, damaged;
@@ -28,10 +33,11 @@ typedef struct mapping {
 
 /* Process-wide because signal actions are. */
 static mapping mappings[MAX_MAPPINGS];
-static struct sigaction previous_action;
-static uintptr_t page_bytes;
-static int install_errno;
-static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+static struct sigaction previous_actions[MAX_PREVIOUS]; /* oldest first; an entry never changes once it is counted */
+static _Atomic int n_previous;
+static _Atomic uintptr_t page_bytes;
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread int chain_depth; /* previous actions of this thread's fault that run now */
 
 struct os_file {
     mem *m;
@@ -58,22 +64,28 @@ static mapping *mapping_at(uintptr_t address, uintptr_t *end) {
     return NULL;
 }
 
+/* The system call itself: what stands before it in a process (a sanitizer, a wrapper) need not be safe in a handler. */
 static bool patch(uintptr_t page, uintptr_t bytes) {
-    void *p = mmap((void *)page, bytes, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p != MAP_FAILED;
+    long at = syscall(SYS_mmap, page, bytes, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    return at == (long)page;
 }
 
 static void call_previous(int number, siginfo_t *info, void *context) {
-    if (previous_action.sa_flags & SA_SIGINFO) {
-        previous_action.sa_sigaction(number, info, context);
-    } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
-        previous_action.sa_handler(number);
-    } else if (previous_action.sa_handler == SIG_DFL || info->si_code > 0) {
+    int i = atomic_load(&n_previous) - 1 - chain_depth;
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    if (i >= 0) action = previous_actions[i];
+    chain_depth++;
+    if (action.sa_flags & SA_SIGINFO) {
+        action.sa_sigaction(number, info, context);
+    } else if (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
+        action.sa_handler(number);
+    } else if (action.sa_handler == SIG_DFL || info->si_code > 0) {
         /* Back to the default: a fault happens again at return, a signal that was sent has to be sent again. */
-        struct sigaction action = {.sa_handler = SIG_DFL};
-        sigaction(number, &action, NULL);
+        struct sigaction to_default = {.sa_handler = SIG_DFL};
+        sigaction(number, &to_default, NULL);
         if (info->si_code <= 0) raise(number);
     }
+    chain_depth--;
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
@@ -90,11 +102,30 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     errno = saved_errno;
 }
 
-static void install_handler(void) {
-    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGBUS, &action, &previous_action)) install_errno = errno;
+static bool same_action(const struct sigaction *a, const struct sigaction *b) {
+    if ((a->sa_flags & SA_SIGINFO) != (b->sa_flags & SA_SIGINFO)) return false;
+    return a->sa_flags & SA_SIGINFO ? a->sa_sigaction == b->sa_sigaction : a->sa_handler == b->sa_handler;
+}
+
+/* Puts our handler in front, unless it is; 0 or an errno. */
+static int install_handler(void) {
+    struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK}, found;
+    sigemptyset(&ours.sa_mask);
+    int failure = 0;
+    pthread_mutex_lock(&install_lock);
+    atomic_store(&page_bytes, (uintptr_t)sysconf(_SC_PAGESIZE));
+    if (sigaction(SIGBUS, NULL, &found)) {
+        failure = errno;
+    } else if (!same_action(&found, &ours)) {
+        int n = atomic_load(&n_previous);
+        if (n < MAX_PREVIOUS && (n == 0 || !same_action(&found, &previous_actions[n - 1]))) {
+            previous_actions[n] = found;
+            atomic_store(&n_previous, n + 1);
+        }
+        if (sigaction(SIGBUS, &ours, NULL)) failure = errno;
+    }
+    pthread_mutex_unlock(&install_lock);
+    return failure;
 }
 
 /* ---- the table ---- */
@@ -203,9 +234,8 @@ status os_file_map(os_file *f, const uint8_t **out, error *err) {
     if (!f->map) {
         size_t bytes, rounded;
         if (f->size_bytes == 0) return error_set(err, STATUS_FORMAT, "os: %s: the file is empty", f->path);
-        pthread_once(&install_once, install_handler);
-        if (install_errno)
-            return error_set(err, STATUS_FAILED, "os: %s: not mapped, no SIGBUS handler: %s", f->path, strerror(install_errno));
+        int failure = install_handler();
+        if (failure) return error_set(err, STATUS_FAILED, "os: %s: not mapped, no SIGBUS handler: %s", f->path, strerror(failure));
         if (!checked_u64_to_size(f->size_bytes, &bytes) || !checked_align_size(bytes, page_bytes, &rounded))
             return error_set(err, STATUS_IO, "os: %s: %llu bytes cannot be mapped", f->path, (unsigned long long)f->size_bytes);
         mapping *slot = slot_claim();
