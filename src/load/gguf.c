@@ -60,6 +60,7 @@ static int cmp_offsets(const void *ctx, uint32_t a, uint32_t b) {
 /* A tensor of a type without a known size takes what lies before the next tensor, or the end of the file. */
 static status size_unknown(source *s, size_t first, uint32_t file, error *err) {
     size_t n = s->n_tensors - first, n_unknown = 0;
+    if (n == 0) return STATUS_OK;
     tensor_info *t = s->tensors + first;
     for (size_t i = 0; i < n; i++) n_unknown += t[i].dtype == VT_NONE;
     if (n_unknown == 0) return STATUS_OK;
