@@ -2,6 +2,8 @@
 foreach(name gguf gguf_hostile faults hparams bind)
   headrace_test(test_load_${name} unit hr_load test_support test_load_probe)
 endforeach()
+headrace_test(test_load_real unit hr_load)
+set_tests_properties(test_load_real PROPERTIES LABELS real)
 # base
 foreach(test test_status test_alloc test_arena test_log test_threads test_os_file test_os_system)
   headrace_test(${test} unit hr_base)
