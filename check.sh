@@ -100,10 +100,10 @@ get_model() {
     local rc=0
     tools/get_model.sh >$out/get_model.log 2>&1 || rc=$?
     if [ $rc = 0 ]; then
-        HEADRACE_TEST_MODEL=$(tail -n 1 $out/get_model.log)
-        export HEADRACE_TEST_MODEL
-        echo "real model: $HEADRACE_TEST_MODEL"
-        [ -f "$HEADRACE_TEST_MODEL" ]
+        HEADRACE_TEST_SMOLLM2=$(tail -n 1 $out/get_model.log)
+        export HEADRACE_TEST_SMOLLM2 HEADRACE_TEST_MODEL=$HEADRACE_TEST_SMOLLM2
+        echo "real model: $HEADRACE_TEST_SMOLLM2"
+        [ -f "$HEADRACE_TEST_SMOLLM2" ]
     else
         cat $out/get_model.log
         echo "SKIPPED: the tests on the real model (it could not be had; the reason is above)"
