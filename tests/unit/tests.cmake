@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+# Mirrors src/: one block a layer.
 # load
 foreach(name gguf gguf_hostile faults hparams bind)
   headrace_test(test_load_${name} unit hr_load test_support test_load_probe)
