@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, queues, buffers, copies and fences: the vtable's functions, with the defaults that a NULL stands for.
  *
- * A buffer is charged once. Where a backend takes device memory from the host (host_alloc), the engine's allocator has charged it already, under the buffer's
- * tag; elsewhere it is charged here. */
+ * A buffer is charged once. Where a backend takes device memory from the host (host_alloc), the engine's allocator has charged it already,
+ * under the buffer's tag; elsewhere it is charged here. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,8 @@ static status check_index(vt_runtime *rt, const backend_entry *e, vt_device_id i
     int32_t n = e->vtable.count ? e->vtable.count(&rt->host, &why) : 1;
     if (id.index >= 0 && id.index < n) return STATUS_OK;
     if (n > 0) return error_set(err, STATUS_NOT_FOUND, "vt: no device %s:%d, there are %d", e->vtable.name, (int)id.index, (int)n);
-    return error_set(err, STATUS_NOT_FOUND, "vt: no device %s:%d: %s", e->vtable.name, (int)id.index, why.text[0] ? why.text : "there is none");
+    return error_set(err, STATUS_NOT_FOUND, "vt: no device %s:%d: %s", e->vtable.name, (int)id.index,
+                     why.text[0] ? why.text : "there is none");
 }
 
 status vt_device_open(vt_runtime *rt, vt_device_id id, mem *m, vt_device **out, error *err) {
@@ -110,8 +111,9 @@ void vt_device_describe(const vt_device *d, char *text, size_t n) {
 static status refuse_buffer(const vt_device *d, mem_tag tag, size_t bytes, const char *what, const char *who, status rc, error *err) {
     mem_usage u;
     mem_get_usage(d->m, tag, &u);
-    return error_set(err, rc, "vt: %s:%d: %zu bytes for %s refused by %s: tag %s uses %zu of %zu%s", vt_device_type_name(d->id.type), (int)d->id.index, bytes,
-                     what, who, mem_tag_name(tag), u.used_bytes, u.limit_bytes, u.limit_bytes == SIZE_MAX ? " (no limit)" : "");
+    return error_set(err, rc, "vt: %s:%d: %zu bytes for %s refused by %s: tag %s uses %zu of %zu%s", vt_device_type_name(d->id.type),
+                     (int)d->id.index, bytes, what, who, mem_tag_name(tag), u.used_bytes, u.limit_bytes,
+                     u.limit_bytes == SIZE_MAX ? " (no limit)" : "");
 }
 
 status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err) {
@@ -130,7 +132,8 @@ status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what
     if (rc != STATUS_OK) return refuse_buffer(d, tag, bytes, what, "the device", rc, err);
     if ((uintptr_t)data % MEM_ALIGN != 0 || !data) {
         d->backend->vtable.free(d->dev, data);
-        return error_set(err, STATUS_FAILED, "vt: backend %s gave a buffer that is not aligned to %d bytes", d->backend->vtable.name, MEM_ALIGN);
+        return error_set(err, STATUS_FAILED, "vt: backend %s gave a buffer that is not aligned to %d bytes", d->backend->vtable.name,
+                         MEM_ALIGN);
     }
     if (!is_charged && mem_charge(d->m, tag, bytes) != STATUS_OK) {
         d->backend->vtable.free(d->dev, data);
@@ -160,7 +163,8 @@ status vt_queue_create(vt_device *d, pool *threads, vt_queue **out, error *err) 
     const vt_backend *v = &d->backend->vtable;
     vt_queue *q = mem_calloc(d->m, MEM_PROCESS, 1, sizeof *q);
     if (!q) return error_set(err, STATUS_NO_MEMORY, "vt: no memory for a queue on %s:%d", v->name, (int)d->id.index);
-    *q = (vt_queue){.device = d->id, .id = next_queue_id(), .runtime = d->rt, .owner = d, .dev = d->dev, .threads = threads, .caps = d->caps};
+    *q = (vt_queue){
+        .device = d->id, .id = next_queue_id(), .runtime = d->rt, .owner = d, .dev = d->dev, .threads = threads, .caps = d->caps};
     status rc = v->queue_create ? v->queue_create(d->dev, &q->handle) : STATUS_OK;
     if (rc != STATUS_OK) {
         mem_free(d->m, q);

@@ -4,9 +4,12 @@
 
 #include "vt/runtime_impl.h"
 
-static bool runs_with(const vt_row *row, vt_sig sig, uint64_t caps) { return sig_equal(row->sig, sig) && row->run != NULL && (row->need & ~caps) == 0; }
+static bool runs_with(const vt_row *row, vt_sig sig, uint64_t caps) {
+    return sig_equal(row->sig, sig) && row->run != NULL && (row->need & ~caps) == 0;
+}
 
-/* The preferred row of this op and signature whose capability bits are present and that fits the call; without a call, one that fits any; -1: none. */
+/* The preferred row of this op and signature whose capability bits are present and that fits the call; without a call, one that fits any;
+ * -1: none. */
 static int32_t find(const backend_entry *e, vt_op op, vt_sig sig, uint64_t caps, const vt_call *call) {
     if ((int)op < 0 || op >= VT_OP_COUNT) return -1;
     for (int32_t i = e->last_of_op[op]; i >= 0; i = e->previous[i]) {

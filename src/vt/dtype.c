@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data types: the table and the scalar conversions. A NaN that is converted stays a NaN, quiet, with the top of its payload, as the F16C instructions do. */
+/* Data types: the table and the scalar conversions. A NaN that is converted stays a NaN, quiet, with the top of its payload, as the F16C
+ * instructions do. */
 #include "vt/dtype.h"
 
 #include <string.h>
@@ -22,10 +23,10 @@ static const dtype_row rows[VT_DTYPE_COUNT] = {
 
 /* Type ids of GGUF files (ggml's public list); NULL: never used or withdrawn. */
 static const char *const gguf_names[] = {
-    [0] = "f32",      [1] = "f16",     [2] = "q4_0",   [3] = "q4_1",     [6] = "q5_0",   [7] = "q5_1",    [8] = "q8_0",   [9] = "q8_1",
-    [10] = "q2_k",    [11] = "q3_k",   [12] = "q4_k",  [13] = "q5_k",    [14] = "q6_k",  [15] = "q8_k",   [16] = "iq2_xxs", [17] = "iq2_xs",
-    [18] = "iq3_xxs", [19] = "iq1_s",  [20] = "iq4_nl", [21] = "iq3_s",  [22] = "iq2_s", [23] = "iq4_xs", [24] = "i8",    [25] = "i16",
-    [26] = "i32",     [27] = "i64",    [28] = "f64",   [29] = "iq1_m",   [30] = "bf16",  [34] = "tq1_0",  [35] = "tq2_0", [39] = "mxfp4",
+    [0] = "f32",      [1] = "f16",    [2] = "q4_0",    [3] = "q4_1",   [6] = "q5_0",   [7] = "q5_1",    [8] = "q8_0",     [9] = "q8_1",
+    [10] = "q2_k",    [11] = "q3_k",  [12] = "q4_k",   [13] = "q5_k",  [14] = "q6_k",  [15] = "q8_k",   [16] = "iq2_xxs", [17] = "iq2_xs",
+    [18] = "iq3_xxs", [19] = "iq1_s", [20] = "iq4_nl", [21] = "iq3_s", [22] = "iq2_s", [23] = "iq4_xs", [24] = "i8",      [25] = "i16",
+    [26] = "i32",     [27] = "i64",   [28] = "f64",    [29] = "iq1_m", [30] = "bf16",  [34] = "tq1_0",  [35] = "tq2_0",   [39] = "mxfp4",
 };
 
 static bool known(vt_dtype t) { return (int)t >= 0 && t < VT_DTYPE_COUNT; }

@@ -24,13 +24,15 @@ void op_check_fail(op_check *c, const char *fmt, ...) {
     c->rc = error_set(c->err, STATUS_INVALID, "vt: %s: %s", vt_op_name(c->call.op), text);
 }
 
-/* Where the elements of block types may start. Kernels read weight blocks through their 16-bit scale, activation blocks through 32-bit ones. */
+/* Where the elements of block types may start. Kernels read weight blocks through their 16-bit scale, activation blocks through 32-bit
+ * ones. */
 static size_t alignment(vt_dtype t) {
     if (t == VT_Q8_A32 || t == VT_Q8_A256) return 4;
     return vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t);
 }
 
-/* Shape and strides; *n_span: elements from the first to past the last, in whole blocks; 0 for an empty tensor. False: does not fit in 63 bits. */
+/* Shape and strides; *n_span: elements from the first to past the last, in whole blocks; 0 for an empty tensor. False: does not fit in 63
+ * bits. */
 static bool span(const vt_tensor *t, int64_t *n_span) {
     int64_t last = 0;
     for (int i = 0; i < t->n_dims; i++) {
@@ -57,7 +59,8 @@ static bool shape_is_sound(op_check *c, const char *name, const vt_tensor *t) {
             OP_CHECK(c, t->stride[i] == 1, "%s: elements of a row must be side by side (stride %lld)", name, (long long)t->stride[i]);
         } else {
             OP_CHECK(c, t->stride[i] >= 0, "%s: stride %d is %lld", name, i, (long long)t->stride[i]);
-            OP_CHECK(c, t->stride[i] % block == 0, "%s: stride %d (%lld) is not whole blocks of %lld", name, i, (long long)t->stride[i], (long long)block);
+            OP_CHECK(c, t->stride[i] % block == 0, "%s: stride %d (%lld) is not whole blocks of %lld", name, i, (long long)t->stride[i],
+                     (long long)block);
         }
     }
     OP_CHECK(c, t->dim[t->n_dims - 1] % block == 0, "%s: a row of %lld elements is not whole blocks of %lld (%s)", name,
@@ -75,8 +78,8 @@ void op_check_in(op_check *c, const char *name, const vt_tensor *t, int min_dims
     if (c->rc != STATUS_OK) return;
     add(c, name, t);
     OP_CHECK(c, t, "%s: missing", name);
-    OP_CHECK(c, t->n_dims >= min_dims && t->n_dims <= max_dims, "%s: has %d dimensions, expected %d to %d", name, (int)t->n_dims,
-             min_dims, max_dims);
+    OP_CHECK(c, t->n_dims >= min_dims && t->n_dims <= max_dims, "%s: has %d dimensions, expected %d to %d", name, (int)t->n_dims, min_dims,
+             max_dims);
     OP_CHECK(c, (int)t->dtype > VT_NONE && t->dtype < VT_DTYPE_COUNT, "%s: no such dtype (%d)", name, (int)t->dtype);
     OP_CHECK(c, t->device.type == c->q->device.type && t->device.index == c->q->device.index, "%s: is on %s:%d, the queue on %s:%d", name,
              vt_device_type_name(t->device.type), (int)t->device.index, vt_device_type_name(c->q->device.type), (int)c->q->device.index);
@@ -141,17 +144,19 @@ bool op_check_is_empty(const op_check *c, int a) { return c->rc != STATUS_OK || 
 
 void op_check_same_dim(op_check *c, int a, int i, int b, int j) {
     int64_t x = op_check_dim(c, a, i), y = op_check_dim(c, b, j);
-    OP_CHECK(c, x == y, "%s has %lld where %s has %lld (dimensions %d and %d)", c->args[a].name, (long long)x, c->args[b].name, (long long)y, i, j);
+    OP_CHECK(c, x == y, "%s has %lld where %s has %lld (dimensions %d and %d)", c->args[a].name, (long long)x, c->args[b].name,
+             (long long)y, i, j);
 }
 
 void op_check_same_shape(op_check *c, int a, int b) {
-    OP_CHECK(c, c->call.t[a]->n_dims == c->call.t[b]->n_dims, "%s has %d dimensions, %s %d", c->args[a].name, (int)c->call.t[a]->n_dims, c->args[b].name,
-             (int)c->call.t[b]->n_dims);
+    OP_CHECK(c, c->call.t[a]->n_dims == c->call.t[b]->n_dims, "%s has %d dimensions, %s %d", c->args[a].name, (int)c->call.t[a]->n_dims,
+             c->args[b].name, (int)c->call.t[b]->n_dims);
     for (int i = 0; c->rc == STATUS_OK && i < c->call.t[a]->n_dims; i++) op_check_same_dim(c, a, i, b, i);
 }
 
 void op_check_dtype(op_check *c, int a, vt_dtype dtype) {
-    OP_CHECK(c, c->call.t[a]->dtype == dtype, "%s is %s, expected %s", c->args[a].name, vt_dtype_name(c->call.t[a]->dtype), vt_dtype_name(dtype));
+    OP_CHECK(c, c->call.t[a]->dtype == dtype, "%s is %s, expected %s", c->args[a].name, vt_dtype_name(c->call.t[a]->dtype),
+             vt_dtype_name(dtype));
 }
 
 /* Bytes from one row (all but the outermost dimension) to the next, and bytes of a row; false for tensors that are not rows apart. */
@@ -160,7 +165,8 @@ static bool row_pitch(const vt_tensor *t, uintptr_t *pitch, uintptr_t *width) {
     vt_tensor row = vt_tensor_slice(*t, 0, 0, 1);
     int64_t n_span;
     size_t bytes, stride;
-    if (!span(&row, &n_span) || !vt_dtype_row_bytes(t->dtype, n_span, &bytes) || !vt_dtype_row_bytes(t->dtype, t->stride[0], &stride)) return false;
+    if (!span(&row, &n_span) || !vt_dtype_row_bytes(t->dtype, n_span, &bytes) || !vt_dtype_row_bytes(t->dtype, t->stride[0], &stride))
+        return false;
     *pitch = stride;
     *width = bytes;
     return bytes <= stride;
@@ -185,7 +191,8 @@ static bool same_view(const vt_tensor *a, const vt_tensor *b) {
 }
 
 void op_check_apart_or_same(op_check *c, int a, int b) {
-    OP_CHECK(c, same_view(c->call.t[a], c->call.t[b]) || apart(c, a, b), "%s and %s overlap and are not the same view", c->args[a].name, c->args[b].name);
+    OP_CHECK(c, same_view(c->call.t[a], c->call.t[b]) || apart(c, a, b), "%s and %s overlap and are not the same view", c->args[a].name,
+             c->args[b].name);
 }
 
 vt_sig op_check_sig(const op_check *c, int a, int b, int d) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Checks of an op's arguments, for ops.c. A check collects the call while it looks: arguments are numbered in the order they are added, which is the order of
- * the op's declaration. The first complaint sticks and everything after it does nothing. Reads descriptions only, never data.
+ * Checks of an op's arguments, for ops.c. A check collects the call while it looks: arguments are numbered in the order they are added,
+ * which is the order of the op's declaration. The first complaint sticks and everything after it does nothing. Reads descriptions only,
+ * never data.
  */
 #ifndef HEADRACE_VT_OP_CHECK_H
 #define HEADRACE_VT_OP_CHECK_H
@@ -41,9 +42,9 @@ void op_check_apart_or_same(op_check *c, int a, int b);
 
 /** A complaint of the op's own: "vt: OP: TEXT". Keeps the first. */
 void op_check_fail(op_check *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
-#define OP_CHECK(c, condition, ...)                                                                                    \
-    do {                                                                                                               \
-        if ((c)->rc == STATUS_OK && !(condition)) op_check_fail(c, __VA_ARGS__);                                       \
+#define OP_CHECK(c, condition, ...)                                                                                                        \
+    do {                                                                                                                                   \
+        if ((c)->rc == STATUS_OK && !(condition)) op_check_fail(c, __VA_ARGS__);                                                           \
     } while (0)
 
 /** Dimension i (negative: from the last) of argument a; 1 after a complaint, so that arithmetic on it is harmless. */

@@ -25,7 +25,8 @@ status vt_matmul_bt(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const
     return op_check_run(&c, op_check_sig(&c, A, B, OUT), OUT);
 }
 
-status vt_matmul_bt_alpha_beta(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, float alpha, float beta, error *err) {
+status vt_matmul_bt_alpha_beta(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, float alpha, float beta,
+                               error *err) {
     enum { OUT, A, B };
     op_check c = op_check_begin(q, VT_OP_MATMUL_BT_ALPHA_BETA, err);
     check_matmul(&c, out, a, b);
@@ -86,8 +87,9 @@ status vt_rope(vt_queue *q, const vt_tensor *x, const vt_tensor *pos, const vt_t
     op_check_dtype(&c, POS, VT_I32);
     op_check_dtype(&c, INV_FREQ, VT_F32);
     op_check_same_dim(&c, X, 0, POS, 0);
-    OP_CHECK(&c, op_check_dim(&c, INV_FREQ, 0) <= op_check_dim(&c, X, 2) / 2, "inv_freq has %lld frequencies, more than half of %lld dimensions",
-             (long long)op_check_dim(&c, INV_FREQ, 0), (long long)op_check_dim(&c, X, 2));
+    OP_CHECK(&c, op_check_dim(&c, INV_FREQ, 0) <= op_check_dim(&c, X, 2) / 2,
+             "inv_freq has %lld frequencies, more than half of %lld dimensions", (long long)op_check_dim(&c, INV_FREQ, 0),
+             (long long)op_check_dim(&c, X, 2));
     op_check_apart(&c, X, POS);
     op_check_apart(&c, X, INV_FREQ);
     OP_CHECK(&c, p.pairing == VT_ROPE_HALF || p.pairing == VT_ROPE_ADJACENT, "no such pairing (%d)", (int)p.pairing);
@@ -125,8 +127,8 @@ status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tensor *x, cons
     return op_check_run(&c, op_check_sig(&c, X, CACHE, -1), X);
 }
 
-status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *query, const vt_tensor *k, const vt_tensor *v, const vt_rows *rows,
-                          const vt_tensor *sinks, vt_attention_params p, error *err) {
+status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *query, const vt_tensor *k, const vt_tensor *v,
+                          const vt_rows *rows, const vt_tensor *sinks, vt_attention_params p, error *err) {
     enum { OUT, QUERY, K, V, POS, ROW_SEG, PAGES, SINKS };
     op_check c = op_check_begin(q, VT_OP_PAGED_ATTENTION, err);
     op_check_out(&c, "out", out, 3, 3);
@@ -140,10 +142,12 @@ status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *qu
     }
     op_check_same_shape(&c, OUT, QUERY);
     op_check_same_shape(&c, K, V);
-    OP_CHECK(&c, c.call.t[K]->dtype == c.call.t[V]->dtype, "k is %s, v is %s", vt_dtype_name(c.call.t[K]->dtype), vt_dtype_name(c.call.t[V]->dtype));
+    OP_CHECK(&c, c.call.t[K]->dtype == c.call.t[V]->dtype, "k is %s, v is %s", vt_dtype_name(c.call.t[K]->dtype),
+             vt_dtype_name(c.call.t[V]->dtype));
     op_check_same_dim(&c, QUERY, 2, K, 3);
     int64_t n_heads = op_check_dim(&c, QUERY, 1), n_kv_heads = op_check_dim(&c, K, 1);
-    OP_CHECK(&c, n_heads == 0 || (n_kv_heads > 0 && n_heads % n_kv_heads == 0), "%lld heads over %lld kv heads", (long long)n_heads, (long long)n_kv_heads);
+    OP_CHECK(&c, n_heads == 0 || (n_kv_heads > 0 && n_heads % n_kv_heads == 0), "%lld heads over %lld kv heads", (long long)n_heads,
+             (long long)n_kv_heads);
     for (int i = QUERY; c.rc == STATUS_OK && i < c.call.n_tensors; i++) op_check_apart(&c, OUT, i);
     OP_CHECK(&c, isfinite(p.scale), "scale is %g", (double)p.scale);
     OP_CHECK(&c, isfinite(p.softcap) && p.softcap >= 0, "softcap is %g", (double)p.softcap);
@@ -164,9 +168,13 @@ static status gated(vt_queue *q, vt_op op, const vt_tensor *out, const vt_tensor
     return op_check_run(&c, op_check_sig(&c, X, OUT, -1), OUT);
 }
 
-status vt_silu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err) { return gated(q, VT_OP_SILU_AND_MUL, out, x, err); }
+status vt_silu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err) {
+    return gated(q, VT_OP_SILU_AND_MUL, out, x, err);
+}
 
-status vt_gelu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err) { return gated(q, VT_OP_GELU_AND_MUL, out, x, err); }
+status vt_gelu_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, error *err) {
+    return gated(q, VT_OP_GELU_AND_MUL, out, x, err);
+}
 
 status vt_mul_scalar(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float s, error *err) {
     enum { OUT, X };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared backends: where they are looked for, and what a library must show before its functions are called. The first file of the right name in the order of the
- * directories is the one; when it cannot serve, the search ends there, because two versions side by side should not go unnoticed. */
+/* Shared backends: where they are looked for, and what a library must show before its functions are called. The first file of the right
+ * name in the order of the directories is the one; when it cannot serve, the search ends there, because two versions side by side should
+ * not go unnoticed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +43,8 @@ static const vt_backend_tables *ask(os_library *library, const vt_manifest *m, e
     const vt_backend_tables *tables = entry(VT_BACKEND_ABI, &why);
     if (!tables) {
         why.text[sizeof why.text - 1] = 0;
-        error_note(err, STATUS_UNSUPPORTED, "does not serve backend interface %d: %s", VT_BACKEND_ABI, why.text[0] ? why.text : "no reason given");
+        error_note(err, STATUS_UNSUPPORTED, "does not serve backend interface %d: %s", VT_BACKEND_ABI,
+                   why.text[0] ? why.text : "no reason given");
         return NULL;
     }
     if (tables->size < sizeof *tables || !tables->vtable) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Refusal texts. Everything is found in the row tables and manifests: which rows there are, what keeps them from running here, who else has them. A text is put
- * together on the stack, because a refusal must not need memory. Paths get at most LONGEST_PART bytes, so that they do not push the rest out. */
+/* Refusal texts. Everything is found in the row tables and manifests: which rows there are, what keeps them from running here, who else has
+ * them. A text is put together on the stack, because a refusal must not need memory. Paths get at most LONGEST_PART bytes, so that they do
+ * not push the rest out. */
 #include <stdio.h>
 #include <string.h>
 
@@ -147,7 +148,8 @@ static finding examine(const vt_queue *q, vt_op op, vt_sig sig) {
         int rank = !row->run && !lacking ? 3 : row->run && lacking ? 2 : !row->run ? 1 : 0;
         if (rank <= best_rank) continue;
         best_rank = rank;
-        best = rank == 2 ? (finding){.why = LACKS_PROPERTY, .lacking = lacking} : (finding){.why = LEFT_OUT, .detail = row->left_out, .lacking = lacking};
+        best = rank == 2 ? (finding){.why = LACKS_PROPERTY, .lacking = lacking}
+                         : (finding){.why = LEFT_OUT, .detail = row->left_out, .lacking = lacking};
     }
     return best;
 }
@@ -165,14 +167,22 @@ static void put_library(text *t, const vt_runtime *rt, vt_device_type type, cons
 
 static void put_reason(text *t, const vt_queue *q, const finding *f) {
     switch (f->why) {
-    case NOT_WRITTEN: put(t, "not written: no row in any table of %s", vt_device_type_name(q->device.type)); break;
+    case NOT_WRITTEN:
+        put(t, "not written: no row in any table of %s", vt_device_type_name(q->device.type));
+        break;
     case LEFT_OUT:
         put(t, "written but left out of this build (%s)", f->detail);
         if (f->lacking) put(t, ", and the device lacks "), put_caps(t, f->lacking);
         break;
-    case LIBRARY_NOT_FOUND: put(t, "backend library not found"); break;
-    case LIBRARY_UNUSABLE: put(t, "backend library found but not usable"); break;
-    case LACKS_PROPERTY: put(t, "device lacks "), put_caps(t, f->lacking); break;
+    case LIBRARY_NOT_FOUND:
+        put(t, "backend library not found");
+        break;
+    case LIBRARY_UNUSABLE:
+        put(t, "backend library found but not usable");
+        break;
+    case LACKS_PROPERTY:
+        put(t, "device lacks "), put_caps(t, f->lacking);
+        break;
     }
 }
 
@@ -211,7 +221,8 @@ status refusal_of_all(const vt_queue *q, const vt_need *needs, int32_t n, error 
     for (int32_t i = 0; i < n; i++) n_missing += !dispatch_can_run(q, needs[i].op, needs[i].sig) && !seen_before(needs, i);
     text t = {0};
     finding library = {.why = NOT_WRITTEN};
-    put(&t, "vt: %s:%d cannot run %d of what is needed; implementations go in ", vt_device_type_name(q->device.type), (int)q->device.index, (int)n_missing);
+    put(&t, "vt: %s:%d cannot run %d of what is needed; implementations go in ", vt_device_type_name(q->device.type), (int)q->device.index,
+        (int)n_missing);
     put_folder(&t, q->runtime, q->device.type);
     for (int32_t i = 0; i < n; i++) {
         if (dispatch_can_run(q, needs[i].op, needs[i].sig) || seen_before(needs, i)) continue;
@@ -240,14 +251,18 @@ status refusal_no_backend(const vt_runtime *rt, vt_device_id id, error *err) {
     text t = {0};
     put(&t, "vt: %s:%d cannot be opened: ", vt_device_type_name(id.type), (int)id.index);
     switch (f.why) {
-    case LEFT_OUT: put(&t, "its backend is written but left out of this build (%s)", f.detail); break;
+    case LEFT_OUT:
+        put(&t, "its backend is written but left out of this build (%s)", f.detail);
+        break;
     case LIBRARY_NOT_FOUND:
     case LIBRARY_UNUSABLE:
         put(&t, "backend library %s (", f.why == LIBRARY_NOT_FOUND ? "not found" : "found but not usable");
         put_library(&t, rt, id.type, &f);
         put(&t, ")");
         break;
-    default: put(&t, "not written: there is no such backend"); break;
+    default:
+        put(&t, "not written: there is no such backend");
+        break;
     }
     put(&t, "; implementations go in ");
     put_folder(&t, rt, id.type);

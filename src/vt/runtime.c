@@ -19,7 +19,9 @@ static void host_log(void *ctx, int level, const char *line) {
 
 static const char *host_option(void *ctx, const char *key) { return strcmp(key, "cpu-isa") == 0 ? ((vt_runtime *)ctx)->cpu_isa : NULL; }
 
-vt_host_api runtime_host_api(vt_runtime *rt) { return (vt_host_api){sizeof(vt_host_api), host_alloc, host_free, host_log, rt, host_option}; }
+vt_host_api runtime_host_api(vt_runtime *rt) {
+    return (vt_host_api){sizeof(vt_host_api), host_alloc, host_free, host_log, rt, host_option};
+}
 
 /* ---- registering ---- */
 
@@ -37,9 +39,12 @@ const vt_manifest *runtime_manifest(const vt_runtime *rt, vt_device_type type, c
 }
 
 static status check_vtable(const vt_runtime *rt, const vt_backend *v, error *err) {
-    if (v->abi != VT_BACKEND_ABI) return error_set(err, STATUS_UNSUPPORTED, "vt: backend interface %u, expected %d", (unsigned)v->abi, VT_BACKEND_ABI);
-    if (v->size < offsetof(vt_backend, fence_create)) return error_set(err, STATUS_FORMAT, "vt: a backend's vtable has only %u bytes", (unsigned)v->size);
-    if (!v->name || (int)v->type < 0 || v->type >= VT_DEVICE_TYPE_COUNT) return error_set(err, STATUS_FORMAT, "vt: a backend without name or known device type");
+    if (v->abi != VT_BACKEND_ABI)
+        return error_set(err, STATUS_UNSUPPORTED, "vt: backend interface %u, expected %d", (unsigned)v->abi, VT_BACKEND_ABI);
+    if (v->size < offsetof(vt_backend, fence_create))
+        return error_set(err, STATUS_FORMAT, "vt: a backend's vtable has only %u bytes", (unsigned)v->size);
+    if (!v->name || (int)v->type < 0 || v->type >= VT_DEVICE_TYPE_COUNT)
+        return error_set(err, STATUS_FORMAT, "vt: a backend without name or known device type");
     if (!v->open || !v->close || !v->alloc || !v->free || !v->copy || !v->fill)
         return error_set(err, STATUS_FORMAT, "vt: backend %s lacks open, close, alloc, free, copy or fill", v->name);
     if (rt->backends[v->type])
@@ -47,7 +52,8 @@ static status check_vtable(const vt_runtime *rt, const vt_backend *v, error *err
     return STATUS_OK;
 }
 
-/* Under each row with a shape limit stands one without, of the same op and signature, that runs wherever the limited one does: so vt_can_run needs no shape. */
+/* Under each row with a shape limit stands one without, of the same op and signature, that runs wherever the limited one does: so
+ * vt_can_run needs no shape. */
 static bool has_unlimited(const vt_row *rows, int32_t n_rows, const vt_row *limited) {
     for (int32_t i = 0; i < n_rows; i++) {
         const vt_row *r = &rows[i];
@@ -63,7 +69,8 @@ static status check_rows(const vt_backend *v, const vt_row *rows, int32_t n_rows
         if (!r->name || (!r->run && !r->left_out))
             return error_set(err, STATUS_FORMAT, "vt: backend %s: row %d has no name, or neither a function nor a switch", v->name, (int)i);
         if (r->run && r->fits && !has_unlimited(rows, n_rows, r))
-            return error_set(err, STATUS_FORMAT, "vt: backend %s: %s has a shape limit and no row without one stands under it", v->name, r->name);
+            return error_set(err, STATUS_FORMAT, "vt: backend %s: %s has a shape limit and no row without one stands under it", v->name,
+                             r->name);
     }
     return STATUS_OK;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The inside of a runtime, for the files of src/vt only. A backend is one entry, found by its device type; nothing else is keyed by product or name.
+ * The inside of a runtime, for the files of src/vt only. A backend is one entry, found by its device type; nothing else is keyed by product
+ * or name.
  *
- * Invariants: entry->vtable is a copy of the backend's own, zero past the size it stated, so a NULL function is "the default"; rows[] is the backend's array and
- * is never copied; last_of_op and previous chain the rows of one op from the last (preferred) to the first.
+ * Invariants: entry->vtable is a copy of the backend's own, zero past the size it stated, so a NULL function is "the default"; rows[] is
+ * the backend's array and is never copied; last_of_op and previous chain the rows of one op from the last (preferred) to the first.
  */
 #ifndef HEADRACE_VT_RUNTIME_IMPL_H
 #define HEADRACE_VT_RUNTIME_IMPL_H
@@ -63,7 +64,8 @@ vt_host_api runtime_host_api(vt_runtime *rt);
 const backend_entry *runtime_backend(const vt_runtime *rt, vt_device_type type); /* NULL: none, or no such type */
 const vt_manifest *runtime_manifest(const vt_runtime *rt, vt_device_type type, const manifest_state **state);
 /** Registers; *out is the entry, so that a library can be tied to it. */
-NODISCARD status runtime_register(vt_runtime *rt, const vt_backend *vtable, const vt_row *rows, int32_t n_rows, backend_entry **out, error *err);
+NODISCARD status runtime_register(vt_runtime *rt, const vt_backend *vtable, const vt_row *rows, int32_t n_rows, backend_entry **out,
+                                  error *err);
 
 /* plugin.c */
 enum { LIBRARY_PATH_BYTES = 4096 };

@@ -108,8 +108,8 @@ static void report_device(vt_runtime *rt, const backend_entry *e, int32_t index,
         n_left_out += !e->rows[i].run;
         n_run += e->rows[i].run && !(e->rows[i].need & ~vt_device_caps(d));
     }
-    textbuf_addf(out, "    kernel rows: %d, of which %d run here, %d lack a property, %d are left out of this build\n", (int)e->n_rows, (int)n_run,
-                 (int)(e->n_rows - n_run - n_left_out), (int)n_left_out);
+    textbuf_addf(out, "    kernel rows: %d, of which %d run here, %d lack a property, %d are left out of this build\n", (int)e->n_rows,
+                 (int)n_run, (int)(e->n_rows - n_run - n_left_out), (int)n_left_out);
     vt_device_close(d);
 }
 
@@ -131,8 +131,8 @@ static void report_absent(const vt_runtime *rt, const vt_manifest *m, const mani
     } else if (s->note) {
         textbuf_addf(out, "library found but not usable: %s\n", s->note);
     } else {
-        textbuf_addf(out, "library not found (%s; %s builds it and is %s in this build)\n", where, m->build_switch ? m->build_switch : "no switch",
-                     m->built ? "on" : "off");
+        textbuf_addf(out, "library not found (%s; %s builds it and is %s in this build)\n", where,
+                     m->build_switch ? m->build_switch : "no switch", m->built ? "on" : "off");
     }
 }
 

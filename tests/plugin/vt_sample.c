@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One shape per op. Rows of block types are one block of 256, which is whole blocks of every type. */
+#include "plugin/vt_sample.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+enum { K = 256 };
+
+typedef struct placer {
+    vt_device_id dev;
+    char *at;
+    size_t left;
+} placer;
+
+static vt_tensor place(placer *p, vt_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t d) {
+    vt_tensor t = d   ? vt_tensor_4d(p->at, dtype, p->dev, a, b, c, d)
+                  : c ? vt_tensor_3d(p->at, dtype, p->dev, a, b, c)
+                  : b ? vt_tensor_2d(p->at, dtype, p->dev, a, b)
+                      : vt_tensor_1d(p->at, dtype, p->dev, a);
+    size_t bytes = 0;
+    bool ok = vt_tensor_bytes(&t, &bytes);
+    bytes = (bytes + 255) / 256 * 256;
+    if (!ok || bytes > p->left) fail_msg("no room for a sample of %s", vt_dtype_name(dtype));
+    p->at += bytes;
+    p->left -= bytes;
+    return t;
+}
+
+static void place_rows(vt_sample *s, placer *p, int at) {
+    s->t[at] = place(p, VT_I32, 1, 0, 0, 0);
+    s->t[at + 1] = place(p, VT_I32, 1, 0, 0, 0);
+    s->t[at + 2] = place(p, VT_I32, 1, 1, 0, 0);
+}
+
+vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
+    vt_sample s = {.op = op};
+    placer p = {dev, data, VT_SAMPLE_BYTES};
+    vt_dtype a = (vt_dtype)sig.dtype[0], b = (vt_dtype)sig.dtype[1], c = (vt_dtype)sig.dtype[2];
+    switch (op) {
+    case VT_OP_MATMUL_BT:
+    case VT_OP_MATMUL_BT_ALPHA_BETA:
+        s.t[0] = place(&p, c, 2, 3, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        s.t[2] = place(&p, b, 3, K, 0, 0);
+        break;
+    case VT_OP_QUANTIZE_ROWS:
+        s.t[0] = place(&p, b, 2, K, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        break;
+    case VT_OP_GATHER_ROWS:
+        s.t[0] = place(&p, b, 2, K, 0, 0);
+        s.t[1] = place(&p, a, 5, K, 0, 0);
+        s.t[2] = place(&p, VT_I32, 2, 0, 0, 0);
+        break;
+    case VT_OP_RMS_NORM:
+        s.t[0] = place(&p, c, 2, K, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        if (b != VT_NONE) s.t[2] = place(&p, b, K, 0, 0, 0);
+        break;
+    case VT_OP_ROPE:
+        s.t[0] = place(&p, a, 2, 2, 8, 0);
+        s.t[1] = place(&p, VT_I32, 2, 0, 0, 0);
+        s.t[2] = place(&p, VT_F32, 4, 0, 0, 0);
+        break;
+    case VT_OP_KV_WRITE:
+        s.t[0] = place(&p, b, 1, 2, 16, 8);
+        s.t[1] = place(&p, a, 1, 2, 8, 0);
+        place_rows(&s, &p, 2);
+        break;
+    case VT_OP_PAGED_ATTENTION:
+        s.t[0] = place(&p, c, 1, 4, 8, 0);
+        s.t[1] = place(&p, a, 1, 4, 8, 0);
+        s.t[2] = place(&p, b, 1, 2, 16, 8);
+        s.t[3] = place(&p, b, 1, 2, 16, 8);
+        place_rows(&s, &p, 4);
+        break;
+    case VT_OP_SILU_AND_MUL:
+    case VT_OP_GELU_AND_MUL:
+        s.t[0] = place(&p, b, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 16, 0, 0);
+        break;
+    case VT_OP_MUL_SCALAR:
+        s.t[0] = place(&p, b, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 8, 0, 0);
+        break;
+    case VT_OP_ADD:
+        s.t[0] = place(&p, c, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 8, 0, 0);
+        s.t[2] = place(&p, b, 2, 8, 0, 0);
+        break;
+    default:
+        fail_msg("op %s has no sample: add one", vt_op_name(op));
+    }
+    return s;
+}
+
+void *vt_sample_forbidden(void) {
+    static void *page;
+    if (!page) page = mmap(NULL, VT_SAMPLE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) fail_msg("no forbidden page");
+    return page;
+}
+
+status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
+    const vt_tensor *t = s->t;
+    switch (s->op) {
+    case VT_OP_MATMUL_BT:
+        return vt_matmul_bt(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_MATMUL_BT_ALPHA_BETA:
+        return vt_matmul_bt_alpha_beta(q, &t[0], &t[1], &t[2], 2.0f, 1.0f, err);
+    case VT_OP_QUANTIZE_ROWS:
+        return vt_quantize_rows(q, &t[0], &t[1], err);
+    case VT_OP_GATHER_ROWS:
+        return vt_gather_rows(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_RMS_NORM:
+        return vt_rms_norm(q, &t[0], &t[1], &t[2], (vt_rms_norm_params){1e-5f, 0}, err);
+    case VT_OP_ROPE:
+        return vt_rope(q, &t[0], &t[1], &t[2], (vt_rope_params){VT_ROPE_HALF, 1}, err);
+    case VT_OP_KV_WRITE:
+        return vt_kv_write(q, &t[0], &t[1], &(vt_rows){t[2], t[3], t[4]}, err);
+    case VT_OP_PAGED_ATTENTION:
+        return vt_paged_attention(q, &t[0], &t[1], &t[2], &t[3], &(vt_rows){t[4], t[5], t[6]}, &t[7], (vt_attention_params){1, 0, 0}, err);
+    case VT_OP_SILU_AND_MUL:
+        return vt_silu_and_mul(q, &t[0], &t[1], err);
+    case VT_OP_GELU_AND_MUL:
+        return vt_gelu_and_mul(q, &t[0], &t[1], err);
+    case VT_OP_MUL_SCALAR:
+        return vt_mul_scalar(q, &t[0], &t[1], 2.0f, err);
+    case VT_OP_ADD:
+        return vt_add(q, &t[0], &t[1], &t[2], err);
+    default:
+        return error_set(err, STATUS_BUG, "no sample");
+    }
+}
