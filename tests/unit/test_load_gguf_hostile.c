@@ -176,6 +176,19 @@ static void test_counts(void **state) {
     }
 }
 
+/* A text whose length leads back to where it begins, once around the address space. */
+static void test_lengths_that_wrap(void **state) {
+    (void)state;
+    for (uint64_t back = 0; back <= 64; back++) {
+        gguf_writer w;
+        uint64_t n = (uint64_t)0 - back - 1;
+        gguf_writer_init(&w, m);
+        gguf_writer_raw(&w, "k", GGUF_W_STRING, &n, 8);
+        textbuf_add(&w.infos, "0123456789abcdef", 16);
+        refused(&w, STATUS_FORMAT, "the file ends inside a text");
+    }
+}
+
 static void test_keys(void **state) {
     (void)state;
     gguf_writer w;
@@ -318,6 +331,7 @@ int main(void) {
         cmocka_unit_test(test_each_flipped_bit),
         cmocka_unit_test(test_absurd_numbers_everywhere),
         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_lengths_that_wrap),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_key_lengths),
         cmocka_unit_test(test_nested_arrays),
