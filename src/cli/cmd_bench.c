@@ -48,6 +48,8 @@ typedef struct bench {
     int32_t *ids;
     bench_sequence *sequences;
     headrace_id *request_ids;
+    uint64_t run; /* the one that runs: its number, and the lengths of its sequences */
+    int64_t run_prompt, run_generate;
     speed_meter speed;
     bool muted, stop;
     status code;
@@ -73,38 +75,41 @@ static void on_event(const headrace_event *event) {
     if (event->kind != HEADRACE_EVENT_DONE) return;
     speed_meter_done(&b->speed, s->started);
     if (b->stop || event->finish == HEADRACE_FINISH_LENGTH) return;
+    const char *why;
+    status code = session_outcome(event, &why);
     b->stop = true;
-    b->code = event->finish == HEADRACE_FINISH_CANCELLED                               ? STATUS_CANCELLED
-              : event->finish == HEADRACE_FINISH_ERROR && event->status != HEADRACE_OK ? (status)event->status
-                                                                                       : STATUS_FAILED;
-    error_note(&b->why, b->code, "bench: %s",
-               event->error                                 ? event->error
-               : event->finish == HEADRACE_FINISH_CANCELLED ? "cancelled"
-                                                            : "a sequence ended early");
+    b->code = code == STATUS_OK ? STATUS_BUG : code;
+    error_note(&b->why, b->code, "bench: %s", code == STATUS_OK ? "a sequence ended early" : why);
+}
+
+static status submit(void *user, size_t i, headrace_id *out, error *err) {
+    bench *b = user;
+    for (int64_t p = 0; p < b->run_prompt; p++) b->ids[p] = id_at(b->run, i, (uint64_t)p, b->info.n_vocab);
+    b->sequences[i] = (bench_sequence){.b = b};
+    headrace_error why = {0};
+    headrace_request r = HEADRACE_REQUEST_INIT;
+    r.ids = b->ids;
+    r.n_ids = (size_t)b->run_prompt;
+    r.max_tokens = (int32_t)b->run_generate;
+    r.ignore_end = true;
+    r.callback = on_event;
+    r.user = &b->sequences[i];
+    return session_status(headrace_submit(b->engine, &r, out, &why), &why, err);
+}
+
+static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
+    bench *b = user;
+    speed_meter_step(&b->speed, before_ns, after_ns);
 }
 
 /* One run: n_seqs prompts of n_prompt ids, n_generate tokens each; its speeds are in b->speed afterwards. */
 static status run_once(bench *b, uint64_t run, int n_seqs, int64_t n_prompt, int64_t n_generate, error *err) {
+    b->run = run;
+    b->run_prompt = n_prompt;
+    b->run_generate = n_generate;
     speed_meter_init(&b->speed, (size_t)n_seqs, true);
-    for (int i = 0; i < n_seqs; i++) {
-        for (int64_t p = 0; p < n_prompt; p++) b->ids[p] = id_at(run, (uint64_t)i, (uint64_t)p, b->info.n_vocab);
-        b->sequences[i] = (bench_sequence){.b = b};
-        headrace_error why = {0};
-        headrace_request r = HEADRACE_REQUEST_INIT;
-        r.ids = b->ids;
-        r.n_ids = (size_t)n_prompt;
-        r.max_tokens = (int32_t)n_generate;
-        r.ignore_end = true;
-        r.callback = on_event;
-        r.user = &b->sequences[i];
-        TRY(session_status(headrace_submit(b->engine, &r, &b->request_ids[i], &why), &why, err));
-    }
-    session_run_args args = {.engine = b->engine,
-                             .ids = b->request_ids,
-                             .n_ids = (size_t)n_seqs,
-                             .stop = &b->stop,
-                             .on_step = speed_meter_step,
-                             .user = &b->speed};
+    session_run_args args = {
+        .engine = b->engine, .ids = b->request_ids, .n = (size_t)n_seqs, .submit = submit, .on_step = on_step, .user = b, .stop = &b->stop};
     TRY(session_run(&args, err));
     return b->code == STATUS_OK ? STATUS_OK : error_set(err, b->code, "%s", b->why.text);
 }

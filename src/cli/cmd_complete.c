@@ -29,8 +29,8 @@ typedef struct answer {
     size_t n_ids, cap;
     bool done;
     headrace_finish finish;
-    headrace_status code;
-    textbuf error_text;
+    status code;        /* of the outcome */
+    textbuf error_text; /* and its reason */
     headrace_usage usage;
     headrace_timings timings;
 } answer;
@@ -43,6 +43,7 @@ typedef struct completion {
     headrace_engine *engine;
     headrace_model_info info;
     size_t live;           /* whose text is being printed */
+    bool started;          /* the first header has been printed */
     bool muted, no_memory; /* muted: nothing more is printed or kept */
     bool stdout_is_tty;
     textbuf shown; /* scratch for the terminal */
@@ -99,6 +100,8 @@ static void on_event(const headrace_event *event) {
     if (all->muted) return;
     bool is_live = !all->x->json && a == &all->answers[all->live];
     if (is_live) {
+        if (!all->started) print_header(all);
+        all->started = true;
         print_text(all, event->text, event->n_text);
     } else {
         textbuf_add(&a->text, event->text, event->n_text);
@@ -115,45 +118,47 @@ static void on_event(const headrace_event *event) {
     speed_meter_done(&all->speed, a->n_ids > 0);
     a->done = true;
     a->finish = event->finish;
-    a->code = event->status;
+    const char *why;
+    a->code = session_outcome(event, &why);
+    if (a->code != STATUS_OK) textbuf_adds(&a->error_text, why);
     a->usage = event->usage;
     a->timings = event->timings;
-    if (event->error) textbuf_adds(&a->error_text, event->error);
     if (is_live) print_next(all);
 }
 
-static status submit_all(completion *all, error *err) {
+static status submit(void *user, size_t i, headrace_id *out, error *err) {
+    completion *all = user;
     const config *c = all->x->c;
-    for (size_t i = 0; i < all->prompts.n; i++) {
-        const prompt *p = &all->prompts.items[i];
-        headrace_request r = HEADRACE_REQUEST_INIT;
-        if (p->ids) {
-            r.ids = p->ids;
-            r.n_ids = p->n_ids;
-        } else {
-            r.prompt = p->text;
-            r.n_prompt = p->n_text;
-            r.add_bos = prompt_add_bos(c);
-            r.no_special = !config_bool(c, CONFIG_KEY_SPECIAL);
-        }
-        r.max_tokens = (int32_t)config_count(c, CONFIG_KEY_N_PREDICT);
-        r.ignore_end = config_bool(c, CONFIG_KEY_IGNORE_EOS);
-        r.temperature = (float)config_real(c, CONFIG_KEY_TEMP);
-        r.top_k = (int32_t)config_count(c, CONFIG_KEY_TOP_K);
-        r.top_p = (float)config_real(c, CONFIG_KEY_TOP_P);
-        r.min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
-        r.seed = (uint64_t)config_count(c, CONFIG_KEY_SEED);
-        r.chunk = (int32_t)config_count(c, CONFIG_KEY_CHUNK);
-        r.callback = on_event;
-        r.user = &all->answers[i];
-        headrace_error why = {0};
-        status rc = session_status(headrace_submit(all->engine, &r, &all->request_ids[i], &why), &why, err);
-        if (rc != STATUS_OK) {
-            error_prefix(err, "%s", p->from);
-            return rc;
-        }
+    const prompt *p = &all->prompts.items[i];
+    headrace_error why = {0};
+    headrace_request r = HEADRACE_REQUEST_INIT;
+    if (p->ids) {
+        r.ids = p->ids;
+        r.n_ids = p->n_ids;
+    } else {
+        r.prompt = p->text;
+        r.n_prompt = p->n_text;
+        r.add_bos = prompt_add_bos(c);
+        r.no_special = !config_bool(c, CONFIG_KEY_SPECIAL);
     }
-    return STATUS_OK;
+    r.max_tokens = (int32_t)config_count(c, CONFIG_KEY_N_PREDICT);
+    r.ignore_end = config_bool(c, CONFIG_KEY_IGNORE_EOS);
+    r.temperature = (float)config_real(c, CONFIG_KEY_TEMP);
+    r.top_k = (int32_t)config_count(c, CONFIG_KEY_TOP_K);
+    r.top_p = (float)config_real(c, CONFIG_KEY_TOP_P);
+    r.min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
+    r.seed = (uint64_t)config_count(c, CONFIG_KEY_SEED);
+    r.chunk = (int32_t)config_count(c, CONFIG_KEY_CHUNK);
+    r.callback = on_event;
+    r.user = &all->answers[i];
+    status rc = session_status(headrace_submit(all->engine, &r, out, &why), &why, err);
+    if (rc != STATUS_OK) error_prefix(err, "%s", p->from);
+    return rc;
+}
+
+static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
+    completion *all = user;
+    speed_meter_step(&all->speed, before_ns, after_ns);
 }
 
 static const char *finish_name(headrace_finish f) {
@@ -184,7 +189,7 @@ static json_t *answer_json(const completion *all, size_t i) {
         json_pack("{s:i, s:i}", "prompt_tokens", (int)a->usage.prompt_tokens, "completion_tokens", (int)a->usage.completion_tokens);
     json_t *timings =
         json_pack("{s:o, s:o, s:o, s:o, s:i, s:i}", "load_s", json_number((double)all->info.load_ns / 1e9), "ttft_s",
-                  t->first_token_ns ? json_number((double)t->first_token_ns / 1e9) : json_null(), "prefill_tokens_per_s",
+                  a->usage.completion_tokens ? json_number((double)t->first_token_ns / 1e9) : json_null(), "prefill_tokens_per_s",
                   json_rate(computed, t->prefill_ns), "decode_tokens_per_s", json_rate(a->usage.completion_tokens - 1, t->decode_ns),
                   "preemptions", (int)a->usage.preemptions, "prefix_hit_tokens", (int)a->usage.prefix_hit_tokens);
     bool good = json_object_set_new(o, "usage", usage) == 0 && json_object_set_new(o, "timings", timings) == 0;
@@ -226,11 +231,11 @@ static status failures(const completion *all, error *err) {
     error why = {0};
     for (size_t i = 0; i < all->prompts.n; i++) {
         const answer *a = &all->answers[i];
-        if (a->finish != HEADRACE_FINISH_ERROR && a->finish != HEADRACE_FINISH_CANCELLED) continue;
+        if (a->code == STATUS_OK) continue;
         if (rc != STATUS_OK) cli_complain(all->x, why.text);
-        status code = a->finish == HEADRACE_FINISH_CANCELLED ? STATUS_CANCELLED : a->code == HEADRACE_OK ? STATUS_FAILED : (status)a->code;
-        const char *text = a->error_text.len ? textbuf_text(&a->error_text) : status_name(code);
-        rc = all->prompts.n > 1 ? error_set(&why, code, "%s: %s", all->prompts.items[i].from, text) : error_set(&why, code, "%s", text);
+        const char *text = a->error_text.len ? textbuf_text(&a->error_text) : status_name(a->code);
+        rc = all->prompts.n > 1 ? error_set(&why, a->code, "%s: %s", all->prompts.items[i].from, text)
+                                : error_set(&why, a->code, "%s", text);
     }
     return rc == STATUS_OK ? STATUS_OK : error_set(err, rc, "%s", why.text);
 }
@@ -271,18 +276,22 @@ static status prepare(completion *all, error *err) {
 static status run(completion *all, error *err) {
     TRY(prepare(all, err));
     TRY(session_load(all->x, &all->engine, &all->info, err));
-    TRY(submit_all(all, err));
     all->stdout_is_tty = os_stream_is_tty(STDOUT_FILENO);
     speed_meter_init(&all->speed, all->prompts.n, false);
-    if (!all->x->json) print_header(all);
     session_run_args args = {.engine = all->engine,
                              .ids = all->request_ids,
-                             .n_ids = all->prompts.n,
-                             .stop = &all->no_memory,
-                             .on_step = speed_meter_step,
-                             .user = &all->speed};
+                             .n = all->prompts.n,
+                             .submit = submit,
+                             .on_step = on_step,
+                             .user = all,
+                             .stop = &all->no_memory};
     TRY(session_run(&args, err));
     if (all->no_memory) return error_set(err, STATUS_NO_MEMORY, "complete: no memory for the answer");
+    for (size_t i = 0; i < all->prompts.n; i++) { /* after Ctrl-C some may not have been submitted */
+        if (all->answers[i].done) continue;
+        all->answers[i].finish = HEADRACE_FINISH_CANCELLED;
+        all->answers[i].code = STATUS_CANCELLED;
+    }
     if (all->x->json)
         TRY(print_json(all, err));
     else

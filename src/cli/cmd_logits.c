@@ -84,12 +84,13 @@ static void on_event(const headrace_event *event) {
     const char *from = d->prompts.items[l - d->lists].from;
     if (event->kind == HEADRACE_EVENT_LOGITS) take_rows(d, l, event, from);
     if (event->kind != HEADRACE_EVENT_DONE) return;
-    if (event->finish == HEADRACE_FINISH_CANCELLED)
-        fail(d, STATUS_CANCELLED, from, "cancelled");
-    else if (event->finish == HEADRACE_FINISH_ERROR)
-        fail(d, event->status == HEADRACE_OK ? STATUS_FAILED : (status)event->status, from, event->error ? event->error : "failed");
-    else if (l->n_written != l->n_rows)
+    const char *why;
+    status code = session_outcome(event, &why);
+    if (code != STATUS_OK) {
+        fail(d, code, from, why);
+    } else if (l->n_written != l->n_rows) {
         fail(d, STATUS_BUG, from, "the engine left out rows");
+    }
 }
 
 static status prepare(dump *d, error *err) {
@@ -109,24 +110,20 @@ static status prepare(dump *d, error *err) {
     return STATUS_OK;
 }
 
-static status submit_all(dump *d, error *err) {
-    for (size_t i = 0; i < d->prompts.n; i++) {
-        const prompt *p = &d->prompts.items[i];
-        headrace_error why = {0};
-        headrace_request r = HEADRACE_REQUEST_INIT;
-        r.ids = p->ids;
-        r.n_ids = p->n_ids;
-        r.want_logits = true;
-        r.chunk = (int32_t)config_count(d->x->c, CONFIG_KEY_CHUNK);
-        r.callback = on_event;
-        r.user = &d->lists[i];
-        status rc = session_status(headrace_submit(d->engine, &r, &d->request_ids[i], &why), &why, err);
-        if (rc != STATUS_OK) {
-            error_prefix(err, "%s", p->from);
-            return rc;
-        }
-    }
-    return STATUS_OK;
+static status submit(void *user, size_t i, headrace_id *out, error *err) {
+    dump *d = user;
+    const prompt *p = &d->prompts.items[i];
+    headrace_error why = {0};
+    headrace_request r = HEADRACE_REQUEST_INIT;
+    r.ids = p->ids;
+    r.n_ids = p->n_ids;
+    r.want_logits = true;
+    r.chunk = (int32_t)config_count(d->x->c, CONFIG_KEY_CHUNK);
+    r.callback = on_event;
+    r.user = &d->lists[i];
+    status rc = session_status(headrace_submit(d->engine, &r, out, &why), &why, err);
+    if (rc != STATUS_OK) error_prefix(err, "%s", p->from);
+    return rc;
 }
 
 /* Only now is an existing file overwritten: the settings were right and the model is there. */
@@ -138,8 +135,7 @@ static status open_output(dump *d, error *err) {
 }
 
 static status compute(dump *d, error *err) {
-    TRY(submit_all(d, err));
-    session_run_args args = {.engine = d->engine, .ids = d->request_ids, .n_ids = d->prompts.n, .stop = &d->stop};
+    session_run_args args = {.engine = d->engine, .ids = d->request_ids, .n = d->prompts.n, .submit = submit, .user = d, .stop = &d->stop};
     TRY(session_run(&args, err));
     if (d->code != STATUS_OK) return error_set(err, d->code, "%s", d->why.text);
     int fd = d->fd;

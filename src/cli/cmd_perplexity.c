@@ -80,29 +80,34 @@ static void on_event(const headrace_event *event) {
     if (s->muted || s->stop) return;
     if (event->kind == HEADRACE_EVENT_LOGITS) take_rows(s, event);
     if (event->kind != HEADRACE_EVENT_DONE) return;
-    if (event->finish == HEADRACE_FINISH_CANCELLED)
-        fail(s, STATUS_CANCELLED, "cancelled");
-    else if (event->finish == HEADRACE_FINISH_ERROR)
-        fail(s, event->status == HEADRACE_OK ? STATUS_FAILED : (status)event->status, event->error ? event->error : "failed");
-    else if (s->n_rows != s->n_ctx - 1)
+    const char *why;
+    status code = session_outcome(event, &why);
+    if (code != STATUS_OK) {
+        fail(s, code, why);
+    } else if (s->n_rows != s->n_ctx - 1) {
         fail(s, STATUS_BUG, "the engine left out rows");
+    }
 }
 
-static status run_window(score *s, int64_t k, error *err) {
-    int32_t *ids = s->prompts.items[0].ids + k * s->n_ctx;
-    if (s->bos >= 0) ids[0] = s->bos;
-    s->window = ids;
-    s->n_rows = 0;
+static status submit(void *user, size_t i, headrace_id *out, error *err) {
+    score *s = user;
     headrace_request r = HEADRACE_REQUEST_INIT;
     headrace_error why = {0};
-    headrace_id id;
-    r.ids = ids;
+    (void)i;
+    r.ids = s->window;
     r.n_ids = (size_t)(s->n_ctx - 1);
     r.want_logits = true;
     r.callback = on_event;
     r.user = s;
-    TRY(session_status(headrace_submit(s->engine, &r, &id, &why), &why, err));
-    session_run_args args = {.engine = s->engine, .ids = &id, .n_ids = 1, .stop = &s->stop};
+    return session_status(headrace_submit(s->engine, &r, out, &why), &why, err);
+}
+
+static status run_window(score *s, int64_t k, error *err) {
+    s->window = s->prompts.items[0].ids + k * s->n_ctx;
+    if (s->bos >= 0) s->window[0] = s->bos;
+    s->n_rows = 0;
+    headrace_id id;
+    session_run_args args = {.engine = s->engine, .ids = &id, .n = 1, .submit = submit, .user = s, .stop = &s->stop};
     TRY(session_run(&args, err));
     return s->code == STATUS_OK ? STATUS_OK : error_set(err, s->code, "%s", s->why.text);
 }

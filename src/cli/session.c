@@ -75,18 +75,41 @@ status session_load(const cli *x, headrace_engine **out, headrace_model_info *in
     return STATUS_OK;
 }
 
+status session_outcome(const headrace_event *done, const char **text) {
+    *text = "cancelled";
+    if (done->finish == HEADRACE_FINISH_CANCELLED) return STATUS_CANCELLED;
+    if (done->finish != HEADRACE_FINISH_ERROR) return STATUS_OK;
+    status code = done->status == HEADRACE_OK ? STATUS_FAILED : (status)done->status;
+    *text = done->error && done->error[0] ? done->error : status_name(code);
+    return code;
+}
+
+/* Whatever fits in the queue now; one that is full while nothing runs will not empty itself. */
+static status submit_more(const session_run_args *a, bool running, size_t *n_submitted, error *err) {
+    while (*n_submitted < a->n) {
+        status rc = a->submit(a->user, *n_submitted, &a->ids[*n_submitted], err);
+        if (rc == STATUS_FULL && running) return STATUS_OK;
+        TRY(rc);
+        ++*n_submitted;
+        running = true;
+    }
+    return STATUS_OK;
+}
+
 static status run_steps(const session_run_args *a, error *err) {
     headrace_error why = {0};
-    bool more = true, cancelled = false;
-    while (more) {
+    size_t n_submitted = 0;
+    bool more = false, cancelled = false;
+    do {
+        if (!cancelled) TRY(submit_more(a, more, &n_submitted, err));
         if (!cancelled && (interrupt_requested() || (a->stop && *a->stop))) {
             cancelled = true;
-            for (size_t i = 0; i < a->n_ids; i++) (void)headrace_cancel(a->engine, a->ids[i]); /* NOT_FOUND: it has ended already */
+            for (size_t i = 0; i < n_submitted; i++) (void)headrace_cancel(a->engine, a->ids[i]); /* NOT_FOUND: it has ended already */
         }
         uint64_t before = os_now_ns();
         TRY(session_status(headrace_step(a->engine, &more, &why), &why, err));
         if (a->on_step) a->on_step(a->user, before, os_now_ns());
-    }
+    } while (more || (!cancelled && n_submitted < a->n));
     return STATUS_OK;
 }
 

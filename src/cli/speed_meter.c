@@ -16,8 +16,7 @@ void speed_meter_done(speed_meter *s, bool started) {
     if (!started) s->n_started++;
 }
 
-void speed_meter_step(void *user, uint64_t before_ns, uint64_t after_ns) {
-    speed_meter *s = user;
+void speed_meter_step(speed_meter *s, uint64_t before_ns, uint64_t after_ns) {
     bool decoding = s->started_before == s->n_requests;
     if (!decoding) {
         s->prefill_ns += after_ns - before_ns;

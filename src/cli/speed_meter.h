@@ -21,7 +21,7 @@ void speed_meter_init(speed_meter *s, size_t n_requests, bool only_full);
 void speed_meter_token(speed_meter *s, bool first);
 /** The end of a request; `started` if it had a token. */
 void speed_meter_done(speed_meter *s, bool started);
-/** An on_step of session_run: user is the meter. */
-void speed_meter_step(void *user, uint64_t before_ns, uint64_t after_ns);
+/** The end of a step; its events have come before. */
+void speed_meter_step(speed_meter *s, uint64_t before_ns, uint64_t after_ns);
 
 #endif

@@ -175,6 +175,9 @@ static bool wants_bos(bool model_adds, int32_t add_bos) { return add_bos > 0 || 
 
 headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *err) {
     if (r->size != sizeof *r || !r->callback) return say(err, HEADRACE_INVALID, "fake: bad request structure");
+    int n_live = 0;
+    for (int i = 0; i < e->n_requests; i++) n_live += e->requests[i].live;
+    if (n_live == 2 * e->max_seqs || strstr(e->model, "full")) return say(err, HEADRACE_FULL, "fake: queue full");
     fake_request *q = NULL;
     for (int i = 0; i < MAX_REQUESTS && !q; i++) /* places are used again */
         if (!e->requests[i].live) q = &e->requests[i], e->n_requests = i >= e->n_requests ? i + 1 : e->n_requests;

@@ -212,6 +212,17 @@ class Complete(CliTest):
             self.assertEqual([bytes(r["prompt_ids"]).decode() for r in many], list(texts))
         self.assertTrue(all(r["finish_reason"] == "stop" and r["ids"] == [END] for r in many))
 
+    def test_more_prompts_than_the_queue_holds(self):
+        texts = ["%d." % i for i in range(20)]
+        args = [a for t in texts for a in ("-p", t)]
+        for seqs in ("1", "3", "10"):
+            many = self.complete(*args, "-n", "6", "--json", "--max-seqs", seqs).json
+            self.assertEqual([r["text"] for r in many], [(t * 3)[:6] for t in texts])
+        self.fails(1, "-p 1: fake: queue full", "complete", "-m", "full", *args)
+        # A refusal that comes while others run ends the command.
+        result = self.run_cli("complete", "-m", "fake", "--max-seqs", "1", "-p", "a", "-p", "b", "-p", "", "-n", "3", code=2)
+        self.assertTrue(result.err.endswith("headrace: -p 3: fake: the prompt is empty\n"), result.err)
+
     def test_json_agrees_with_text(self):
         for text in ("hello", "aé€😀", "x!y", "<s>q"):
             plain = self.complete("-p", text, "-n", "7").out
@@ -309,13 +320,14 @@ class Interrupts(CliTest):
         self.assertIn(b"prefill 3 tokens", err)
 
     def test_json_of_a_cancelled_batch(self):
-        process = self.popen("complete", "-m", "slow", "-p", "abc", "-p", "xy", "-n", "4000", "--json", "-v")
+        process = self.popen("complete", "-m", "slow", "-p", "abc", "-p", "xy", "-p", "a", "-p", "b", "-p", "c", "--max-seqs", "2", "-n", "4000", "--json", "-v")
         select.select([], [], [], 0.5)  # past the start, long before the end
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, err)
         many = json.loads(out)
-        self.assertEqual([r["finish_reason"] for r in many], ["cancelled", "cancelled"])
+        self.assertEqual([r["finish_reason"] for r in many], ["cancelled"] * 5)
+        self.assertEqual([r["prompt_ids"] for r in many], [[97, 98, 99], [120, 121], [97], [98], [99]])
         for r in many:
             self.assertEqual(r["usage"]["completion_tokens"], len(r["ids"]))
 
