@@ -45,8 +45,8 @@ static void asker_open(asker *a, vt_device_type type, int32_t index) {
 
 static void asker_close(asker *a) {
     if (!a->device) return;
+    vt_queue_destroy(a->queue); /* what is still queued uses the buffer */
     vt_buffer_free(&a->data);
-    vt_queue_destroy(a->queue);
     vt_device_close(a->device);
 }
 

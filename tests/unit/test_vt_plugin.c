@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared backends: what is found, what is turned away, and work through a real shared object whose queues run late. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,10 +50,10 @@ static bench bench_open(int32_t index) {
 }
 
 static void bench_close(bench *b) {
+    vt_queue_destroy(b->q2); /* what is still queued uses the buffers */
+    vt_queue_destroy(b->q);
     vt_buffer_free(&b->x);
     vt_buffer_free(&b->y);
-    vt_queue_destroy(b->q);
-    vt_queue_destroy(b->q2);
     vt_device_close(b->d);
     vt_runtime_destroy(b->rt);
 }
@@ -169,6 +170,53 @@ static void buffers_are_charged_once(void **state) {
         assert_null(kv.data);
         vt_buffer_free(&kv);
         bench_close(&b);
+    }
+}
+
+typedef struct allocating {
+    vt_device *d;
+    mem_tag tag;
+    size_t bytes;
+    int n_done;
+} allocating;
+
+static void *allocate_and_free(void *ctx) {
+    allocating *a = ctx;
+    for (int i = 0; i < 1000; i++) {
+        vt_buffer b;
+        if (vt_buffer_alloc(a->d, a->tag, a->bytes, "a buffer", &b, NULL) != STATUS_OK) break;
+        vt_buffer_free(&b);
+        a->n_done++;
+    }
+    return NULL;
+}
+
+/* Two threads allocate on one device at once: each byte goes to the tag of the thread that asked. */
+static void tags_of_two_threads(void **state) {
+    (void)state;
+    for (int32_t index = 0; index < 2; index++) {
+        mem *own;
+        error err = {0};
+        must(mem_create(&own), &err);
+        vt_runtime *rt = test_runtime_create(own, "none");
+        vt_device *d;
+        must(vt_device_open(rt, (vt_device_id){VT_DEVICE_TEST, index}, own, &d, &err), &err);
+        allocating a = {d, MEM_KV, 1000, 0}, b = {d, MEM_EXPERTS, 50000, 0};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, allocate_and_free, &b), 0);
+        allocate_and_free(&a);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(a.n_done, 1000);
+        assert_int_equal(b.n_done, 1000);
+        mem_usage kv, experts;
+        mem_get_usage(own, MEM_KV, &kv);
+        mem_get_usage(own, MEM_EXPERTS, &experts);
+        assert_true(kv.used_bytes == 0 && experts.used_bytes == 0);
+        assert_true(kv.peak_bytes >= 1000 && kv.peak_bytes < 2000);
+        assert_true(experts.peak_bytes >= 50000 && experts.peak_bytes < 51000);
+        vt_device_close(d);
+        vt_runtime_destroy(rt);
+        must(mem_destroy(own), &err);
     }
 }
 
@@ -295,10 +343,15 @@ static void two_runtimes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_through_the_library), cmocka_unit_test(fences),
-        cmocka_unit_test(buffers_are_charged_once), cmocka_unit_test(two_devices),
-        cmocka_unit_test(libraries_turned_away),    cmocka_unit_test(order_of_directories),
-        cmocka_unit_test(default_directories),      cmocka_unit_test(two_runtimes),
+        cmocka_unit_test(work_through_the_library),
+        cmocka_unit_test(fences),
+        cmocka_unit_test(buffers_are_charged_once),
+        cmocka_unit_test(tags_of_two_threads),
+        cmocka_unit_test(two_devices),
+        cmocka_unit_test(libraries_turned_away),
+        cmocka_unit_test(order_of_directories),
+        cmocka_unit_test(default_directories),
+        cmocka_unit_test(two_runtimes),
     };
     return cmocka_run_group_tests(tests, create, destroy);
 }
