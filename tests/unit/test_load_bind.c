@@ -60,7 +60,7 @@ static void add(const char *name, uint32_t type, int64_t d0, int64_t d1) {
 
 static void add_layers(void) {
     add("blk.0.norm.weight", GGUF_T_F32, 32, 0);
-    add("blk.1.norm.weight", GGUF_T_F32, 32, 0);
+    add("blk.1.norm.weight", GGUF_T_F32, 1, 32); /* written with a dimension of 1 */
     add("blk.0.q.weight", GGUF_T_Q4_0, 4, 32);
     add("layer1/1.q", GGUF_T_F32, 8, 32);
 }
