@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binary over the engine and a tiny Llama: what it prints against an independent implementation (tests/fixtures/llama), and against itself."""
+import array
+import json
+import math
+import os
+import struct
+import sys
+
+from cli_runner import CliTest, main
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MODEL = os.path.join(TESTS, "data", "llama_fixture_bf16.gguf")
+FIXTURE = os.path.join(TESTS, "fixtures", "llama")
+N_VOCAB, N_CTX = 416, 512
+EXACT = ("--act", "f32", "--kv-dtype", "f32")  # the arithmetic that the fixture's tolerance of 2e-4 is for
+TOLERANCE = 2e-4
+
+
+def floats(data):
+    values = array.array("f")
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def expected_logits(k):
+    with open(os.path.join(FIXTURE, "expected.safetensors"), "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        start = f.tell()
+        tensor = header["logits.%d" % k]
+        assert tensor["dtype"] == "F32" and tensor["shape"][1] == N_VOCAB
+        begin, end = tensor["data_offsets"]
+        f.seek(start + begin)
+        return floats(f.read(end - begin))
+
+
+with open(os.path.join(FIXTURE, "expected.json"), encoding="utf-8") as source:
+    PROMPTS = json.load(source)["prompts"]
+
+
+def text_of(ids):
+    return ",".join(map(str, ids))
+
+
+def id_args(lists):
+    return [a for ids in lists for a in ("--token-ids", text_of(ids))]
+
+
+class Reference(CliTest):
+    """Against what Transformers computes on the same weights."""
+
+    def logits(self, lists, *args):
+        path = self.path("rows")
+        result = self.run_cli("logits", "-m", MODEL, *id_args(lists), "-o", path, *args).json
+        self.assertEqual((result["n_tokens"], result["n_vocab"], result["hot_allocations"]), ([len(i) for i in lists], N_VOCAB, 0))
+        with open(path, "rb") as f:
+            return f.read()
+
+    def test_logits(self):
+        lists = [p["ids"] + p["greedy"][:-1] for p in PROMPTS]
+        self.assertGreaterEqual(len(lists), 2)
+        got = floats(self.logits(lists, *EXACT))
+        want = array.array("f")
+        for k in range(len(lists)):
+            want += expected_logits(k)
+        self.assertEqual(len(got), len(want))
+        self.assertLess(max(abs(a - b) for a, b in zip(got, want)), TOLERANCE)
+
+    def test_rows_do_not_depend_on_how_they_are_run(self):
+        lists = [p["ids"] + p["greedy"][:-1] for p in PROMPTS]
+        together = self.logits(lists)
+        for args in (("--chunk", "1"), ("--chunk", "3", "-t", "2"), ("--max-batch-tokens", "7"), ("--max-seqs", "1"), ("--load", "read")):
+            self.assertEqual(self.logits(lists, *args), together, args)
+        self.assertEqual(b"".join(self.logits([ids]) for ids in lists), together)
+
+    def test_greedy(self):
+        """Up to the first near-tie, after which two implementations may part."""
+        many = self.run_cli("complete", "-m", MODEL, *id_args([p["ids"] for p in PROMPTS]), "-n", "32", "--ignore-eos", "--json", *EXACT).json
+        compared = 0
+        for got, want in zip(many, PROMPTS):
+            self.assertEqual((got["prompt_ids"], got["finish_reason"], len(got["ids"])), (want["ids"], "length", 32))
+            safe = next((i for i, gap in enumerate(want["gap"]) if gap < 10 * TOLERANCE), 32)
+            self.assertEqual(got["ids"][:safe], want["greedy"][:safe])
+            compared += safe
+        self.assertGreater(compared, 64)
+
+    def test_tokenize(self):
+        for p in PROMPTS:
+            result = self.run_cli("tokenize", "-m", MODEL, "-p", p["text"], "--json").json
+            self.assertEqual(result, {"ids": p["ids"], "n": len(p["ids"])})
+            self.assertEqual(self.run_cli("tokenize", "-m", MODEL, "-p", text_of(p["greedy"]), "--decode").out, p["decoded"])
+
+    def test_perplexity(self):
+        """From the engine's own logits, by the method as it is written down; windows begin with BOS, which this model adds."""
+        text = " ".join(p["text"] for p in PROMPTS) + "\n"
+        path = self.path("text", text)
+        ids = self.run_cli("tokenize", "-m", MODEL, "-p", text[:-1], "--no-special", "--json").json["ids"]
+        n_ctx, values = 16, []
+        windows = [ids[k * n_ctx:(k + 1) * n_ctx] for k in range(len(ids) // n_ctx)]
+        self.assertGreaterEqual(len(windows), 2)
+        for window in windows:
+            window[0] = ids[0]
+            rows = floats(self.logits([window]))
+            for p in range(n_ctx // 2, n_ctx - 1):
+                row = rows[p * N_VOCAB:(p + 1) * N_VOCAB]
+                top = max(row)
+                values.append(top + math.log(math.fsum(math.exp(v - top) for v in row)) - row[window[p + 1]])
+        got = self.run_cli("perplexity", "-m", MODEL, "-f", path, "-c", str(n_ctx), "--json").json
+        self.assertEqual((got["n_tokens"], got["n_chunks"], got["n_scored"]), (len(ids), len(windows), len(values)))
+        self.assertAlmostEqual(got["perplexity"] / math.exp(math.fsum(values) / len(values)), 1, places=7)
+
+    def test_perplexity_of_a_window_as_long_as_the_context(self):
+        text = "The water came down the race in the morning. " * 110
+        got = self.run_cli("perplexity", "-m", MODEL, "-f", self.path("text", text), "-c", str(N_CTX), "--json").json
+        self.assertEqual(got["n_ctx"], N_CTX)
+        self.assertEqual(self.run_cli("perplexity", "-m", MODEL, "-f", self.path("text", text), "-c", "0", "--json").json, got)
+
+
+class Complete(CliTest):
+    def complete(self, *args, **more):
+        return self.run_cli("complete", "-m", MODEL, *args, **more)
+
+    def test_text_and_json_agree(self):
+        """The engine encodes without --json and the command with it; streamed text is the text at the end."""
+        for p in PROMPTS:
+            plain = self.complete("-p", p["text"], "-n", "24")
+            one = self.complete("-p", p["text"], "-n", "24", "--json").json
+            self.assertEqual(one["text"].encode(), plain.out_bytes)
+            self.assertEqual(one["prompt_ids"], p["ids"])
+            self.assertEqual(one["usage"], {"prompt_tokens": len(p["ids"]), "completion_tokens": len(one["ids"])})
+            self.assertRegex(plain.err, r"^prefill %d tokens, [0-9.]+ tok/s; decode %d tokens, [0-9.]+ tok/s; load [0-9.]+ s\n$" % (len(p["ids"]), len(one["ids"]) - 1))
+
+    def test_batch_is_the_single_runs(self):
+        texts = [p["text"] for p in PROMPTS]
+        many = self.complete(*[a for t in texts for a in ("-p", t)], "-n", "16", "--json").json
+        alone = [self.complete("-p", t, "-n", "16", "--json").json for t in texts]
+        self.assertEqual([(r["ids"], r["text"]) for r in many], [(r["ids"], r["text"]) for r in alone])
+
+    def test_sampling_follows_the_seed(self):
+        def ids(*args):
+            return self.complete("-p", "water", "-n", "24", "--ignore-eos", "--json", *args).json["ids"]
+
+        first = ids("--temp", "1.5", "--seed", "7")
+        self.assertEqual(ids("--temp", "1.5", "--seed", "7", "--chunk", "1", "-t", "2"), first)
+        self.assertNotEqual(ids("--temp", "1.5", "--seed", "8"), first)
+        greedy = ids()
+        self.assertEqual(ids("--temp", "1.5", "--top-k", "1"), greedy)
+        self.assertEqual(ids("--temp", "1.5", "--min-p", "1"), greedy)
+        self.assertEqual(ids("--temp", "1.5", "--top-p", "1e-9"), greedy)
+        self.assertNotEqual(first, greedy)
+
+    def test_nothing_to_generate(self):
+        one = self.complete("-p", "water", "-n", "0", "--json").json
+        self.assertEqual((one["ids"], one["text"], one["finish_reason"], one["timings"]["ttft_s"]), ([], "", "length", None))
+        self.assertGreater(one["timings"]["load_s"], 0)
+
+    def test_context_is_full(self):
+        one = self.complete("--token-ids", "2,300,347", "-n", "100", "-c", "20", "--ignore-eos", "--json").json
+        self.assertEqual((len(one["ids"]), one["finish_reason"]), (17, "length"))
+
+    def test_refusals(self):
+        model = ("complete", "-m", MODEL)
+        self.fails(2, "416", *model, "--token-ids", "2,416")
+        self.fails(2, "--token-ids: ", *model, "--token-ids", text_of([2] * (N_CTX + 1)))
+        self.fails(2, "-p: ", *model, "-p", "", "--no-bos")
+        self.fails(2, "-p: ", *model, "-p", "", "--no-bos", "--json")
+        self.fails(2, "--ctx", *model, "-p", "a", "-c", str(N_CTX + 1))
+        self.fails(3, "--kv-mem", *model, "-p", "a", "--kv-mem", "1")
+        self.fails(1, "no-such-file", "complete", "-m", "no-such-file.gguf", "-p", "a")
+        self.fails(1, "", "complete", "-m", self.path("broken.gguf", "GGUF and then nothing"), "-p", "a")
+        self.assertEqual(self.complete("-p", "", "-n", "1", "--json").json["prompt_ids"], [2])
+
+    def test_device_that_is_not_there(self):
+        self.fails(1, "cuda", "complete", "-m", MODEL, "-p", "a", "--device", "cuda")
+
+    def test_more_prompts_than_sequences(self):
+        lists = [[2, 300 + i] for i in range(30)]
+        alone = self.complete(*id_args(lists), "-n", "5", "--ignore-eos", "--json").json
+        queued = self.complete(*id_args(lists), "-n", "5", "--ignore-eos", "--json", "--max-seqs", "1").json
+        self.assertEqual([r["ids"] for r in queued], [r["ids"] for r in alone])
+
+    def test_verbose_log_is_on_standard_error(self):
+        result = self.complete("-p", "water", "-n", "4", "-v")
+        self.assertEqual(result.out_bytes, self.complete("-p", "water", "-n", "4").out_bytes)
+        self.assertIn("headrace: debug: ", result.err)
+
+
+class Reports(CliTest):
+    def test_inspect(self):
+        model = self.run_cli("inspect", MODEL, "--json")
+        facts = json.loads(model.out)
+        self.assertEqual((facts["architecture"], facts["vocabulary"], facts["context"]), ("llama", N_VOCAB, N_CTX))
+        tensors = json.loads(self.run_cli("inspect", "-m", MODEL, "--tensors", "--json").out)["tensors"]
+        self.assertEqual(len(tensors), facts["tensors"])
+        self.assertIn("token_embd.weight", self.run_cli("inspect", MODEL, "--tensors").out)
+
+    def test_kernels(self):
+        rows = json.loads(self.run_cli("inspect", "--kernels", "--json").out)["kernels"]
+        self.assertGreater(len(rows), 10)
+        self.assertEqual(json.loads(self.run_cli("inspect", MODEL, "--kernels", "--json").out)["kernels"], rows)
+
+    def test_doctor(self):
+        facts = json.loads(self.run_cli("doctor", "--json").out)
+        self.assertGreaterEqual(facts["cores"], 1)
+        self.assertIn(facts["processor"], self.run_cli("doctor").out)
+
+
+class Bench(CliTest):
+    def test_bench(self):
+        got = self.run_cli("bench", "-m", MODEL, "-p", "24", "-n", "8", "--seqs", "1,3", "-r", "2", "-t", "2", "--json").json
+        self.assertEqual((got["threads"], len(got["runs"])), (2, 2))
+        for r in got["runs"]:
+            for key in ("prefill_tokens_per_s", "decode_tokens_per_s"):
+                self.assertTrue(0 < r[key]["min"] <= r[key]["median"] <= r[key]["max"])
+            self.assertGreater(r["bandwidth_share"], 0)
+        # One sequence reads all weights a token; of three, each reads a third, and its own keys and values.
+        info = json.loads(self.run_cli("inspect", MODEL, "--json").out)
+        one, three = (r["bytes_per_token"] for r in got["runs"])
+        self.assertGreater(one, three)
+        self.assertLess(one, info["weight_bytes"] * 1.5)
+
+
+if __name__ == "__main__":
+    main(sys.modules["__main__"])
