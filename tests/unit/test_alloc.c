@@ -237,7 +237,7 @@ static void concurrent_churn_never_passes_a_limit(void **state) {
 }
 
 /* A charge races a limit that has no room for it: one of the two has to lose. */
-enum { N_RACES = 60000 };
+enum { N_RACES = 20000 };
 
 /* A barrier of two that lets both go within nanoseconds; the window of the race is not longer. */
 static void meet(shared *s, int *round) {

@@ -7,7 +7,7 @@ endforeach()
 headrace_test(test_load_real unit hr_load)
 set_tests_properties(test_load_real PROPERTIES LABELS real)
 # base
-foreach(test test_status test_alloc test_arena test_log test_threads test_os_file test_os_system)
+foreach(test test_status test_alloc test_arena test_log test_threads test_os_file test_os_system test_config test_config_sources)
   headrace_test(${test} unit hr_base)
 endforeach()
 # vt
