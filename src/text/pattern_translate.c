@@ -11,6 +11,7 @@
  *   ^ $                    at lines (an option of the compilation)
  * Everything that is not known to mean the same is refused.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "text/pattern.h"
@@ -37,7 +38,41 @@ static status refuse(translator *t, const char *what) {
 
 static void put(translator *t, const char *text) { textbuf_adds(t->out, text); }
 
-static const char word_set[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\p{Alphabetic}";
+/* What Oniguruma's Unicode tables have and those of PCRE2 10.42 (Unicode 14) do not. */
+static const struct {
+    uint32_t first, last;
+    char set[4];
+} since_14[] = {
+#define RANGE(first, last, set) {first, last, set},
+#include "text/unicode_since_14.def"
+#undef RANGE
+};
+
+/* Ranges of a general category of one or two letters, or of a script. */
+static void put_new_ranges(translator *t, const char *set) {
+    size_t n = strlen(set);
+    for (size_t i = 0; i < sizeof since_14 / sizeof since_14[0]; i++) {
+        bool same = n == 1 ? since_14[i].set[0] == set[0] && strlen(since_14[i].set) == 2 : strcmp(since_14[i].set, set) == 0;
+        if (same) textbuf_addf(t->out, "\\x{%x}-\\x{%x}", since_14[i].first, since_14[i].last);
+    }
+}
+
+/* \w without brackets around it. */
+static void put_word_set(translator *t) {
+    static const char *const sets[] = {"L", "M", "Nd", "Pc"};
+    put(t, "\\p{Alphabetic}\\xb2\\xb3\\xb9\\xbc-\\xbe"); /* and its superscripts and fractions of Latin-1 */
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        textbuf_addf(t->out, "\\p{%s}", sets[i]);
+        put_new_ranges(t, sets[i]);
+    }
+}
+
+/* A look around for or against \w. */
+static void put_word_look(translator *t, const char *look) {
+    textbuf_addf(t->out, "(?%s[", look);
+    put_word_set(t);
+    put(t, "])");
+}
 
 /* "Upper_case letter" -> "uppercaseletter" */
 static bool simple_name(const char *s, size_t n, char *out, size_t room) {
@@ -105,7 +140,7 @@ static const char not_scripts[] =
     " alnum punct graph print word xdigit ascii assigned "; /* names that mean something else in the two dialects */
 
 /* \p{...} at t->i (behind the p or P). */
-static status property(translator *t, bool negated) {
+static status property(translator *t, bool negated, bool in_class) {
     const char *close = t->i < t->n && t->s[t->i] == '{' ? memchr(t->s + t->i, '}', t->n - t->i) : NULL;
     if (!close) return refuse(t, "\\p without {name}");
     size_t begin = t->i + 1, end = (size_t)(close - t->s);
@@ -115,25 +150,25 @@ static status property(translator *t, bool negated) {
     }
     char name[64], spaced[68];
     if (!simple_name(t->s + begin, end - begin, name, sizeof name)) return refuse(t, "this property");
-    memcpy(spaced + 1, name, strlen(name));
-    spaced[0] = spaced[strlen(name) + 1] = ' ';
-    spaced[strlen(name) + 2] = '\0';
-    put(t, negated ? "\\P{" : "\\p{");
-    const char *known = NULL;
+    snprintf(spaced, sizeof spaced, " %s ", name);
+    const char *known = NULL, *kind = "";
     for (size_t k = 0; k < sizeof property_names / sizeof property_names[0]; k++)
         if (strcmp(property_names[k][0], name) == 0) known = property_names[k][1];
-    if (known) {
-        put(t, known);
-    } else if (strstr(categories, spaced)) {
-        if (name[0] >= 'a') name[0] = (char)(name[0] - 'a' + 'A');
-        put(t, name);
-    } else {
+    if (!known) {
         if (strstr(not_scripts, spaced)) return refuse(t, "this property");
-        put(t, "sc:");
-        put(t, name);
+        if (!strstr(categories, spaced)) kind = "sc:";
+        if (name[0] >= 'a' && name[0] <= 'z') name[0] = (char)(name[0] - 'a' + 'A');
+        known = name;
     }
-    put(t, "}");
     t->i = end + 1;
+    if (in_class) { /* in a class there is no way to write "but not these", so the negated form goes without the new code points */
+        textbuf_addf(t->out, "\\%c{%s%s}", negated ? 'P' : 'p', kind, known);
+        if (!negated) put_new_ranges(t, known);
+        return STATUS_OK;
+    }
+    textbuf_addf(t->out, "[%s\\p{%s%s}", negated ? "^" : "", kind, known);
+    put_new_ranges(t, known);
+    put(t, "]");
     return STATUS_OK;
 }
 
@@ -205,16 +240,10 @@ static status escape(translator *t, bool in_class) {
     case 'S':
         text = "\\P{wspace}";
         break;
-    case 'd':
-        text = "\\p{Nd}";
-        break;
-    case 'D':
-        text = "\\P{Nd}";
-        break;
     case 'p':
-        return property(t, false);
+        return property(t, false, in_class);
     case 'P':
-        return property(t, true);
+        return property(t, true, in_class);
     case 'x':
     case 'u':
         return code_point(t, c);
@@ -243,20 +272,27 @@ static status escape(translator *t, bool in_class) {
         put(t, text);
         return STATUS_OK;
     }
-    if (c == 'w' && in_class) {
-        put(t, word_set);
+    if (c == 'd' || (c == 'D' && !in_class)) {
+        if (!in_class) put(t, c == 'D' ? "[^" : "[");
+        put(t, "\\p{Nd}");
+        put_new_ranges(t, "Nd");
+        if (!in_class) put(t, "]");
         return STATUS_OK;
     }
-    if ((c == 'w' || c == 'W') && !in_class) {
-        textbuf_addf(t->out, "[%s%s]", c == 'W' ? "^" : "", word_set);
+    if (c == 'w' || (c == 'W' && !in_class)) {
+        if (!in_class) put(t, c == 'W' ? "[^" : "[");
+        put_word_set(t);
+        if (!in_class) put(t, "]");
         return STATUS_OK;
     }
     if ((c == 'b' || c == 'B') && !in_class) {
-        const char *w = word_set;
-        if (c == 'b')
-            textbuf_addf(t->out, "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))", w, w, w, w);
-        else
-            textbuf_addf(t->out, "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))", w, w, w, w);
+        put(t, "(?:");
+        put_word_look(t, "<=");
+        put_word_look(t, c == 'b' ? "!" : "=");
+        put(t, "|");
+        put_word_look(t, "<!");
+        put_word_look(t, c == 'b' ? "=" : "!");
+        put(t, ")");
         return STATUS_OK;
     }
     if (c >= '1' && c <= '9' && !in_class && (t->i >= t->n || t->s[t->i] < '0' || t->s[t->i] > '9')) {
