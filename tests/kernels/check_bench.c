@@ -6,13 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/os.h"
 
 enum { MAX_SAMPLES = 401, STREAM_BYTES = 256 << 20, SIGNATURES = 512 };
 
-static int compare_u64(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+static int compare_double(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
@@ -49,30 +50,49 @@ static double read_bandwidth(mem *m, pool *threads) {
     return (double)STREAM_BYTES / (double)best;
 }
 
-/* Median time of one run in ns; 0 when it failed. */
-static double measure(check_case *c, const vt_row *row, pool *threads, const bench_options *o) {
-    uint64_t samples[MAX_SAMPLES];
+/* Of one run, in ns: wall time, and processor time of all threads, which a busy machine changes less. */
+typedef struct timing {
+    double median, min, cpu;
+} timing;
+
+static uint64_t cpu_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* One sample: enough runs for the clock. False when a run failed. */
+static bool sample(check_case *c, const vt_row *row, pool *threads, bool once, double *wall, double *cpu, error *err) {
+    for (int inner = 1;; inner *= 4) {
+        uint64_t t0 = os_now_ns(), c0 = cpu_now_ns();
+        for (int i = 0; i < inner; i++)
+            if (case_run(c, row->run, threads, err)) return false;
+        uint64_t t = os_now_ns() - t0;
+        *wall = (double)t / inner;
+        *cpu = (double)(cpu_now_ns() - c0) / inner;
+        if (once || t > 200000 || inner >= 4096) return true;
+    }
+}
+
+static bool measure(check_case *c, const vt_row *row, pool *threads, const bench_options *o, timing *out) {
+    double walls[MAX_SAMPLES], wall, cpu;
     error err = {0};
-    int n = 0, most = o->once ? 1 : 15 * o->repeat < MAX_SAMPLES ? 15 * o->repeat : MAX_SAMPLES;
-    uint64_t begin = os_now_ns(), budget = 400000000ull * (uint64_t)o->repeat;
-    if (case_run(c, row->run, threads, &err)) { /* warms up */
-        fprintf(stderr, "FAIL %s: %s\n", row->name, err.text);
-        return 0.0;
+    int n = 0, most = o->once ? 1 : 25 * o->repeat < MAX_SAMPLES ? 25 * o->repeat : MAX_SAMPLES;
+    uint64_t begin = os_now_ns(), budget = 400000000u * (uint64_t)o->repeat;
+    out->cpu = INFINITY;
+    if (case_run(c, row->run, threads, &err)) goto failed; /* warms up */
+    while (n < most && (n < 3 || os_now_ns() - begin < budget)) {
+        if (!sample(c, row, threads, o->once, &wall, &cpu, &err)) goto failed;
+        walls[n++] = wall;
+        if (cpu < out->cpu) out->cpu = cpu;
     }
-    while (n < most && (n == 0 || os_now_ns() - begin < budget)) {
-        int inner = 1; /* short runs are measured together */
-        uint64_t t0 = os_now_ns(), t;
-        for (;; inner *= 4) {
-            t0 = os_now_ns();
-            for (int i = 0; i < inner; i++)
-                if (case_run(c, row->run, threads, &err)) return 0.0;
-            t = os_now_ns() - t0;
-            if (o->once || t > 200000 || inner >= 1024) break;
-        }
-        samples[n++] = t / (uint64_t)inner;
-    }
-    qsort(samples, (size_t)n, sizeof samples[0], compare_u64);
-    return (double)samples[n / 2] + 0.001;
+    qsort(walls, (size_t)n, sizeof walls[0], compare_double);
+    out->median = walls[n / 2] + 0.001;
+    out->min = walls[0] + 0.001;
+    return true;
+failed:
+    fprintf(stderr, "FAIL %s: %s\n", row->name, err.text);
+    return false;
 }
 
 typedef struct bench {
@@ -109,20 +129,22 @@ static void bench_row(bench *b, const vt_row *row, const check_op *op, int shape
     op->bench(b->c, shape, &bytes, &flops, label, sizeof label);
     if (b->c->n == 0) return;
     if (!b->o->once && row->need == 0 && flops > 2e9) return; /* the scalar row would take minutes */
-    double ns = measure(b->c, row, b->threads, b->o);
-    if (ns <= 0.0) {
+    timing t;
+    if (!measure(b->c, row, b->threads, b->o, &t)) {
         b->n_failed++;
         return;
     }
     b->n_measured++;
     if (b->o->once) return;
-    double scalar = scalar_time(b, row, shape, ns), gbs = bytes / ns, gflops = flops / ns;
-    if (b->o->csv)
-        printf("%s,%s,%.0f,%.3f,%.3f,%.2f,%.2f,%d\n", row->name, label, ns, gbs, gflops, scalar > 0.0 ? scalar / ns : 0.0, b->stream,
-               pool_size(b->threads));
-    else
-        printf("%-48s %-28s %12.1f us %8.2f GB/s %4.0f %% %9.2f GFLOP/s %8.1fx\n", row->name, label, ns / 1000.0, gbs,
-               100.0 * gbs / b->stream, gflops, scalar > 0.0 ? scalar / ns : 0.0);
+    double scalar = scalar_time(b, row, shape, t.min);
+    if (b->o->csv) {
+        printf("%s,%s,%.0f,%.0f,%.0f,%.3f,%.3f,%.2f,%.2f,%d\n", row->name, label, t.median, t.min, t.cpu, bytes / t.min, flops / t.min,
+               scalar > 0.0 ? scalar / t.min : 0.0, b->stream, pool_size(b->threads));
+    } else {
+        printf("%-42s %-26s median %10.1f min %10.1f us %6.2f GB/s %4.0f %% %7.1f GFLOP/s %6.1f a core", row->name, label,
+               t.median / 1000.0, t.min / 1000.0, bytes / t.min, 100.0 * bytes / t.min / b->stream, flops / t.min, flops / t.cpu);
+        printf(scalar > 0.0 ? " %7.1fx\n" : "\n", scalar / t.min);
+    }
     fflush(stdout);
 }
 
@@ -137,7 +159,7 @@ int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wa
     if (!o->once) {
         b.stream = read_bandwidth(c->m, b.threads);
         if (o->csv)
-            printf("row,shape,ns,gb_per_s,gflop_per_s,factor_over_scalar,read_gb_per_s,threads\n");
+            printf("row,shape,median_ns,min_ns,cpu_ns,gb_per_s,gflop_per_s,factor_over_scalar,read_gb_per_s,threads\n");
         else
             printf("%d threads, memory reads at %.2f GB/s\n", pool_size(b.threads), b.stream);
     }

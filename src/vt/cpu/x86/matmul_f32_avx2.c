@@ -6,5 +6,5 @@
 
 #define ROW_NAME(name) avx2_##name
 #define TILE_ROWS 3
-#define TILE_COLUMNS 4
+#define TILE_COLUMNS 2
 #include "vt/cpu/x86/matmul_f32.inc"

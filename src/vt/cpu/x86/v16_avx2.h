@@ -23,7 +23,8 @@ static inline v16_mask v16_first(int n) {
     return (v16_mask){_mm256_cmpgt_epi32(limit, lane), _mm256_cmpgt_epi32(limit, _mm256_add_epi32(lane, _mm256_set1_epi32(8)))};
 }
 
-#define V16_EACH2(name, op) static inline v16 name(v16 x, v16 y) { return (v16){op(x.a, y.a), op(x.b, y.b)}; }
+#define V16_EACH2(name, op)                                                                                                                \
+    static inline v16 name(v16 x, v16 y) { return (v16){op(x.a, y.a), op(x.b, y.b)}; }
 V16_EACH2(v16_add, _mm256_add_ps)
 V16_EACH2(v16_sub, _mm256_sub_ps)
 V16_EACH2(v16_mul, _mm256_mul_ps)
