@@ -57,10 +57,12 @@ static void put_new_ranges(translator *t, const char *set) {
     }
 }
 
-/* \w without brackets around it. */
-static void put_word_set(translator *t) {
+/* \w without brackets around it. Within a class Oniguruma leaves out the superscripts and fractions of Latin-1 that it counts in elsewhere.
+ */
+static void put_word_set(translator *t, bool in_class) {
     static const char *const sets[] = {"L", "M", "Nd", "Pc"};
-    put(t, "\\p{Alphabetic}\\xb2\\xb3\\xb9\\xbc-\\xbe"); /* and its superscripts and fractions of Latin-1 */
+    put(t, "\\p{Alphabetic}");
+    if (!in_class) put(t, "\\xb2\\xb3\\xb9\\xbc-\\xbe");
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         textbuf_addf(t->out, "\\p{%s}", sets[i]);
         put_new_ranges(t, sets[i]);
@@ -70,7 +72,7 @@ static void put_word_set(translator *t) {
 /* A look around for or against \w. */
 static void put_word_look(translator *t, const char *look) {
     textbuf_addf(t->out, "(?%s[", look);
-    put_word_set(t);
+    put_word_set(t, false);
     put(t, "])");
 }
 
@@ -281,7 +283,7 @@ static status escape(translator *t, bool in_class) {
     }
     if (c == 'w' || (c == 'W' && !in_class)) {
         if (!in_class) put(t, c == 'W' ? "[^" : "[");
-        put_word_set(t);
+        put_word_set(t, in_class);
         if (!in_class) put(t, "]");
         return STATUS_OK;
     }
