@@ -35,10 +35,10 @@ void refusal_cap_names(uint64_t caps, char *out, size_t n) {
     text t = {0};
     for (size_t i = 0; i < sizeof caps_list / sizeof caps_list[0]; i++) {
         if (!(caps & caps_list[i].bit)) continue;
-        put(&t, "%s%s", t.len ? " and " : "", caps_list[i].name);
+        put(&t, "%s%s", t.len ? ", " : "", caps_list[i].name);
         caps &= ~caps_list[i].bit;
     }
-    if (caps) put(&t, "%sunnamed bits 0x%llx", t.len ? " and " : "", (unsigned long long)caps);
+    if (caps) put(&t, "%sunnamed bits 0x%llx", t.len ? ", " : "", (unsigned long long)caps);
     snprintf(out, n, "%s", t.data);
 }
 

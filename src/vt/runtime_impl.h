@@ -93,7 +93,7 @@ NODISCARD status refusal(const vt_queue *q, vt_op op, vt_sig sig, error *err);
 NODISCARD status refusal_of_all(const vt_queue *q, const vt_need *needs, int32_t n, error *err);
 /** Why no device of this type can be opened: there is no backend. */
 NODISCARD status refusal_no_backend(const vt_runtime *rt, vt_device_id id, error *err);
-/** Names of the bits with " and " between; "" for none. */
+/** Names of the bits with ", " between; "" for none. */
 void refusal_cap_names(uint64_t caps, char *text, size_t n);
 /** "looked in A, B for libheadrace-NAME.so". */
 void refusal_search_text(const vt_runtime *rt, const vt_manifest *m, char *text, size_t n);
