@@ -12,10 +12,7 @@
 
 enum { SHARD_SUFFIX_BYTES = 20 }; /* "-00001-of-00002.gguf" */
 
-static bool matches(const char *path, const uint8_t *head, size_t n_head) {
-    (void)path;
-    return n_head >= 4 && memcmp(head, "GGUF", 4) == 0;
-}
+static bool matches(bool is_dir, const uint8_t *head, size_t n_head) { return !is_dir && n_head >= 4 && memcmp(head, "GGUF", 4) == 0; }
 
 /* --- one file --- */
 

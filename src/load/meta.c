@@ -159,7 +159,7 @@ const meta_value *meta_find(const meta *m, const char *key) {
     if (m->container == META_GGUF) return meta_member(&m->root, key, strlen(key));
     if (key[0] == '@') return find_path(&m->extra, key + 1);
     const meta_value *v = find_path(meta_member(&m->root, "text_config", strlen("text_config")), key);
-    return v != NULL ? v : find_path(&m->root, key);
+    return meta_type_of(v) == META_ABSENT || v->type == META_NULL ? find_path(&m->root, key) : v;
 }
 
 /* --- conversions --- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Typed metadata of a checkpoint, the same for both containers: GGUF key-values and a Hugging Face config.json (dotted paths, with nested
- * `text_config` searched first). Values keep their own type; readers convert where no information is lost and refuse otherwise.
+ * `text_config` searched first; what is null there is searched outside). Values keep their own type; readers convert where no information is lost and refuse otherwise.
  * Constant after open. Borrowed strings live as long as the meta.
  */
 #ifndef HEADRACE_LOAD_META_H

@@ -6,12 +6,13 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "load/hub_cache.h"
 #include "load/sort_index.h"
 #include "load/source_impl.h"
 
 enum { ARENA_CHUNK_BYTES = 64 << 10, HEAD_BYTES = 8, READ_CHUNK_BYTES = 16 << 20 };
 
-static const source_format *const formats[] = {&source_format_gguf};
+static const source_format *const formats[] = {&source_format_gguf, &source_format_safetensors};
 
 static status read_file(void *ctx, const os_file *f, uint64_t off, void *dst, size_t n, error *err) {
     (void)ctx;
@@ -111,23 +112,46 @@ static status check_layout(source *s, error *err) {
 
 /* --- open --- */
 
-static status detect(source *s, const char *path, error *err) {
-    uint8_t head[HEAD_BYTES];
-    size_t n_head = 0;
+/* What is at s->path: the first bytes of a file, or a directory. */
+static status look(source *s, uint8_t *head, size_t *n_head, bool *is_dir, error *err) {
     os_file *f = NULL;
-    status rc = os_file_open(s->m, path, &f, err);
-    if (rc == STATUS_OK) {
-        n_head = os_file_size(f) < sizeof head ? (size_t)os_file_size(f) : sizeof head;
-        rc = s->read(s->read_ctx, f, 0, head, n_head, err);
-        os_file_close(f);
-    }
+    status rc = os_file_open(s->m, s->path, &f, err);
+    *is_dir = rc == STATUS_INVALID; /* or a device; then it has no config.json either */
+    if (*is_dir) return STATUS_OK;
     TRY(rc);
+    *n_head = os_file_size(f) < HEAD_BYTES ? (size_t)os_file_size(f) : HEAD_BYTES;
+    rc = s->read(s->read_ctx, f, 0, head, *n_head, err);
+    os_file_close(f);
+    return rc;
+}
+
+static bool ends_in(const char *text, const char *suffix) {
+    size_t n = strlen(text), k = strlen(suffix);
+    return n >= k && strcmp(text + n - k, suffix) == 0;
+}
+
+static status detect(source *s, error *err) {
+    uint8_t head[HEAD_BYTES] = {0};
+    size_t n_head = 0;
+    bool is_dir = false;
+    error why = {0};
+    status rc = look(s, head, &n_head, &is_dir, &why);
+    if (rc == STATUS_NOT_FOUND && hub_cache_is_name(s->path)) {
+        char *found = NULL;
+        TRY(hub_cache_find(s->m, s->path, &found, err));
+        mem_free(s->m, s->path);
+        s->path = found;
+        rc = look(s, head, &n_head, &is_dir, &why);
+    }
+    if (rc != STATUS_OK) return error_set(err, rc, "%s", why.text);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-        if (!formats[i]->matches(path, head, n_head)) continue;
+        if (!formats[i]->matches(is_dir, head, n_head)) continue;
         s->format = formats[i];
         return STATUS_OK;
     }
-    return error_set(err, STATUS_UNSUPPORTED, "load: %s: not a checkpoint we know: a GGUF file starts with \"GGUF\"", path);
+    const char *hint =
+        ends_in(s->path, ".safetensors") ? "open the directory that a safetensors file is in" : "a GGUF file starts with \"GGUF\"";
+    return error_set(err, STATUS_UNSUPPORTED, "load: %s: not a checkpoint we know: %s", s->path, hint);
 }
 
 static status map_files(source *s, error *err) {
@@ -153,8 +177,8 @@ static status open_into(source *s, const char *path, error *err) {
     s->path = mem_strdup(s->m, MEM_MODEL, path);
     if (s->path == NULL || arena_create(s->m, MEM_MODEL, ARENA_CHUNK_BYTES, &s->a) != STATUS_OK)
         return error_set(err, STATUS_NO_MEMORY, "load: no memory to open %s", path);
-    TRY(detect(s, path, err));
-    TRY(s->format->open(s, path, err));
+    TRY(detect(s, err));
+    TRY(s->format->open(s, s->path, err));
     TRY(check_layout(s, err));
     s->maps = mem_calloc(s->m, MEM_MODEL, s->n_files, sizeof s->maps[0]);
     s->loaded = mem_calloc(s->m, MEM_MODEL, s->n_tensors, sizeof s->loaded[0]);

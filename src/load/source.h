@@ -37,13 +37,16 @@ typedef struct source_options {
     void *progress_ctx;
 } source_options;
 
-/** Detects the container. path: a .gguf file (a first shard finds the rest) or a directory of safetensors. */
+/**
+ * Detects the container. path: a .gguf file (a first shard finds the rest), a directory with config.json and safetensors, or, where no such file exists,
+ * org/name[@revision] in the Hugging Face cache, which is only read: STATUS_NOT_FOUND says how to fetch it.
+ */
 NODISCARD status source_open(mem *m, const char *path, const source_options *opt, source **out, error *err);
 void source_close(source *s);
 
 const meta *source_meta(const source *s);
 meta_container source_container(const source *s);
-const char *source_path(const source *s);
+const char *source_path(const source *s); /* of the file, or of the directory (that of the snapshot for a name of the cache) */
 size_t source_n_tensors(const source *s);
 const tensor_info *source_tensor(const source *s, size_t i);
 const tensor_info *source_find(const source *s, const char *name); /* NULL when absent; binary search, so no names can make it slow */

@@ -19,13 +19,13 @@ enum { SOURCE_MAX_TENSORS = 1 << 20, SOURCE_MAX_FILES = 4096, SOURCE_MAX_NAME_BY
 typedef struct source_format {
     const char *name; /* "gguf" */
     meta_container container;
-    /* What path leads to, seen by name and first bytes (n_head of them; 0 for what is no file). */
-    bool (*matches)(const char *path, const uint8_t *head, size_t n_head);
+    /* Whether this is one of ours: a directory, or a file by its first n_head bytes. */
+    bool (*matches)(bool is_dir, const uint8_t *head, size_t n_head);
     /* Fill files, tensors and s->meta. On failure source.c cleans up. */
     status (*open)(source *s, const char *path, error *err);
 } source_format;
 
-extern const source_format source_format_gguf;
+extern const source_format source_format_gguf, source_format_safetensors;
 
 /** Same contract as os_file_read; tests put a failing one here. */
 typedef status source_read_fn(void *ctx, const os_file *f, uint64_t off, void *dst, size_t n, error *err);
