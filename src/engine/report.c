@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inspect and doctor: what a checkpoint is, which kernels exist, what this machine offers. One JSON object is built; the text form prints the same facts. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/api_impl.h"
@@ -199,6 +198,11 @@ static status report_doctor(report_ctx *r, error *err) {
     return STATUS_OK;
 }
 
+static int append_json(const char *bytes, size_t n, void *text) {
+    textbuf_add(text, bytes, n);
+    return 0;
+}
+
 headrace_status headrace_inspect(const headrace_config *c, headrace_report what, bool json, char **text, headrace_error *herr) {
     error err = {0};
     mem *m;
@@ -216,11 +220,9 @@ headrace_status headrace_inspect(const headrace_config *c, headrace_report what,
     }
     headrace_status out = api_error(herr, rc, &err);
     if (rc == STATUS_OK && json) {
-        char *dump = json_dumps(r.json, JSON_INDENT(2));
         textbuf_clear(&b);
-        if (dump != NULL) textbuf_adds(&b, dump);
+        if (json_dump_callback(r.json, append_json, &b, JSON_INDENT(2)) != 0) b.failed = true;
         textbuf_adds(&b, "\n");
-        free(dump); /* jansson's own allocation */
     }
     if (rc == STATUS_OK) out = api_text(&b, text, herr);
     json_decref(r.json);
