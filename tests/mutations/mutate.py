@@ -37,7 +37,7 @@ WORK = os.path.join(ROOT, "build", "mutations")
 TREE, BUILD = os.path.join(WORK, "tree"), os.path.join(WORK, "build")
 DIRTY = os.path.join(WORK, "dirty")  # exists while a mutation is applied: a run that was ended there leaves it
 TEST_TIMEOUT_S = 600
-CASES = re.compile(r"\b(\d+) (?:test\(s\)|tests? run|cases?)\b")
+CASES = re.compile(r"\b(\d+) (?:test\(s\)|tests? run\b|cases?\b)")
 
 
 def sh(args, **more):
