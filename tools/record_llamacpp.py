@@ -24,6 +24,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -31,30 +32,29 @@ import tempfile
 import time
 
 N_GREEDY = 200
+N_CTX = 512  # of the perplexity windows
 N_TOP = 8
 
-# Five fixed prompts. They are data: changing one means recording anew.
+# Five fixed prompts. They are data: changing one means recording anew. They were chosen among
+# others because the model does not soon repeat itself after them.
 PROMPTS = [
     ("prose",
-     "The lighthouse keeper had not spoken to another person for forty days when, on a grey "
-     "morning in November, a small boat appeared beyond the reef. He put down his cup and"),
+     "Photosynthesis is the process by which plants turn light into food. It happens in two "
+     "stages. In the first,"),
     ("code",
      "#include <stdio.h>\n#include <stdlib.h>\n\n/* Returns the number of primes below n, "
      "using a sieve. */\nstatic int count_primes(int n)\n{\n    char *composite = calloc(n, 1);\n"
      "    int count = 0;\n"),
     ("list",
-     "Things to check before a long bicycle tour:\n\n1. The tyres: 4.5 bar in front, 5.0 bar at "
-     "the back.\n2. The brakes: pads thicker than 2 mm.\n3. The chain: clean, oiled, and not "
-     "longer than 0.75% of wear.\n4."),
+     "Books of the year, with the author and one sentence on each:\n\n1. \"The Long Thaw\" by I. "
+     "Haugen: a family sells its farm.\n2. \"Salt\" by M. Okafor: three sisters and a "
+     "shipwreck.\n3."),
     ("dialogue",
-     "<|im_start|>system\nYou are a patient teacher.<|im_end|>\n<|im_start|>user\nWhy does the "
-     "moon change its shape?<|im_end|>\n<|im_start|>assistant\nIt only seems to. The sun always "
-     "lights one half of it.<|im_end|>\n<|im_start|>user\nThen why don't we always see that "
-     "half?<|im_end|>\n<|im_start|>assistant\n"),
+     "<|im_start|>system\nYou are a friendly cook.<|im_end|>\n<|im_start|>user\nI've got 3 eggs, "
+     "some flour and a lemon. What's for dinner?<|im_end|>\n<|im_start|>assistant\n"),
     ("french",
-     "Le soir où l'été s'acheva, Hélène rentra tard du marché ; elle avait acheté du "
-     "café, des pêches, une brioche à la crème et, sans trop savoir pourquoi, un "
-     "vieux dictionnaire français. « Où étais-tu ? » demanda son frère."),
+     "<|im_start|>user\nTraduisez en anglais : « L'été dernier, nous avons dîné près de la "
+     "forêt, où le garçon a mangé un gâteau à la crème. »<|im_end|>\n<|im_start|>assistant\n"),
 ]
 
 PERPLEXITY_METHOD = (
@@ -126,13 +126,15 @@ def provenance(args, tool, command, extra=None):
 class Server:
     """One llama-server of ours on a free loopback port; ended when the block ends."""
 
-    def __init__(self, bindir, model, threads=1, ctx=2048):
+    def __init__(self, bindir, model, threads=1, ctx=2048, attention=("auto", "f16"),
+                 more=()):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.flags = ["-c", str(ctx), "-np", "1", "-t", str(threads), "-tb", str(threads),
-                      "-ctk", "f16", "-ctv", "f16", "-ngl", "0", "--cache-ram", "0", "--no-warmup",
-                      "--no-slots", "-lv", "4"]
+                      "-fa", attention[0], "-ctk", attention[1], "-ctv", attention[1],
+                      "-ngl", "0", "--cache-ram", "0", "--no-warmup", "--no-slots", "-lv", "4",
+                      *more]
         self.shown = ["llama-server", "-m", model] + self.flags
         self.command = ([binary(bindir, "llama-server"), "-m", model] + self.flags +
                         ["--host", "127.0.0.1", "--port", str(self.port)])
@@ -243,6 +245,85 @@ def record_prompt(server, name, text, eog):
     }
 
 
+def force(server, prompt):
+    """The top tokens at each step when the recorded ids are fed in place of chosen ones. The
+    server keeps the KV of what it has seen, so that each request computes one token."""
+    tops = []
+    for i in range(N_GREEDY):
+        answer = server.call("POST", "/completion", {
+            "prompt": prompt["prompt_ids"] + prompt["ids"][:i], "n_predict": 1,
+            "temperature": 0.0, "top_k": 1, "samplers": ["top_k"], "seed": 1, "n_probs": N_TOP,
+            "post_sampling_probs": False, "return_tokens": True, "cache_prompt": True,
+            "stream": False})
+        tops.append([(t["id"], t["logprob"])
+                     for t in answer["completion_probabilities"][0]["top_logprobs"]])
+    return tops
+
+
+def lead_of(token, top):
+    """The logit of token minus the best other logit; the least it can be if it is not listed."""
+    others = max(p for t, p in top if t != token)
+    return dict(top).get(token, top[-1][1]) - others
+
+
+# Other ways in which the same build computes the same thing: the attention kernel, the type of
+# the KV cache, how many tokens of the prompt go through at once.
+RERUNS = [
+    ("-fa off, f16 KV", ("off", "f16"), []),
+    ("-fa off, f32 KV", ("off", "f32"), []),
+    ("-fa on, f16 KV, prompt in pieces of 4", ("on", "f16"), ["-b", "4", "-ub", "4"]),
+]
+
+
+def record_reruns(args, prompts):
+    """Adds margin_low, and says how well the build agrees with itself."""
+    agreement = []
+    for p in prompts:
+        p["margin_low"] = list(p["margin"])
+    for name, attention, more in RERUNS:
+        n_same, n_above, drift = 0, 0, []
+        with Server(args.bin, args.model, args.threads, attention=attention, more=more) as server:
+            for p in prompts:
+                for i, top in enumerate(force(server, p)):
+                    lead = lead_of(p["argmax"][i], top)
+                    drift.append(abs(lead - p["margin"][i]))
+                    p["margin_low"][i] = round(min(p["margin_low"][i], lead), 5)
+                    n_same += lead > 0
+                    n_above += lead <= 0 and p["margin"][i] > 0.2
+        agreement.append({
+            "run": name, "positions": len(drift), "same_argmax": n_same,
+            "other_argmax_though_margin_over_0.2": n_above,
+            "margin_change_mean": round(sum(drift) / len(drift), 4),
+            "margin_change_max": round(max(drift), 4)})
+    return agreement
+
+
+def f32_model(args, folder):
+    """The same weights, each at its exact value in F32, as a file in folder."""
+    out = os.path.join(folder, "f32.gguf")
+    done = subprocess.run([binary(args.bin, "llama-quantize"), "--allow-requantize", args.model,
+                           out, "F32"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False, timeout=600)
+    if done.returncode != 0:
+        raise RecordError("llama-quantize failed:\n" + done.stdout.decode(errors="replace")[-800:])
+    return out
+
+
+def record_f32(args, prompts):
+    """Adds f32_argmax, f32_second and f32_margin: neither activations nor KV are rounded. Lowers
+    margin_low where this run says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Server(args.bin, f32_model(args, folder), args.threads,
+                    attention=("off", "f32")) as server:
+            for p in prompts:
+                tops = force(server, p)
+                p["f32_argmax"] = [top[0][0] for top in tops]
+                p["f32_second"] = [top[1][0] for top in tops]
+                p["f32_margin"] = [round(top[0][1] - top[1][1], 5) for top in tops]
+                p["margin_low"] = [round(min(low, lead_of(token, top)), 5) for low, token, top
+                                   in zip(p["margin_low"], p["argmax"], tops)]
+
+
 def record_greedy(args):
     with Server(args.bin, args.model, threads=args.threads) as server:
         eog = server.eog_ids()
@@ -265,6 +346,8 @@ def record_greedy(args):
             "kv_dtype": "f16", "threads": args.threads,
         }
         source = provenance(args, "llama-server", server.shown, extra)
+    agreement = record_reruns(args, prompts)
+    record_f32(args, prompts)
     return {
         "provenance": source,
         "meaning": {
@@ -273,19 +356,28 @@ def record_greedy(args):
             "argmax": "the likeliest token of the unchanged distribution at each step: differs "
                       "from ids only where it ends the generation (eog_argmax_at)",
             "margin": "logit of argmax minus logit of second, of the unchanged distribution",
+            "margin_low": "the least lead of argmax over every other token among this run, those "
+                          "of self_agreement and the F32 one, all fed the same ids; negative "
+                          "where one of them has another argmax",
+            "f32_argmax, f32_second, f32_margin": "the same for the same ids, computed by the same "
+                      "build on the same weights widened to F32 (llama-quantize "
+                      "--allow-requantize), with -fa off and F32 KV: no activation is rounded",
             "teacher_forcing": "feed prompt_ids + ids[:-1]; the output for position "
                                "len(prompt_ids) - 1 + i belongs to argmax[i] and margin[i]",
         },
         "bos_token": props.get("bos_token"), "eos_token": props.get("eos_token"),
         "bos_added": bos_added,
         "eog_ids": eog,
+        "self_agreement": agreement,
         "prompts": prompts,
     }
 
 
-def record_perplexity(args):
-    command = [binary(args.bin, "llama-perplexity"), "-m", args.model, "-f", args.text,
-               "-c", str(args.ctx), "-t", str(args.threads), "-ngl", "0", "--no-escape"]
+def run_perplexity(args, model, attention):
+    """The command, what it printed, the running perplexities, the final one and its error."""
+    command = [binary(args.bin, "llama-perplexity"), "-m", model, "-f", args.text,
+               "-c", str(N_CTX), "-t", str(args.threads), "-ngl", "0", "--no-escape",
+               "-fa", attention[0], "-ctk", attention[1], "-ctv", attention[1]]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, check=False, timeout=3600)
     out = done.stdout.decode(errors="replace")
@@ -295,14 +387,24 @@ def record_perplexity(args):
         raise RecordError("llama-perplexity failed:\n" + out[-2000:])
     if [int(n) for n, _ in chunks] != list(range(1, len(chunks) + 1)):
         raise RecordError("llama-perplexity's windows are not in order")
-    system = re.search(r"system_info: .*?(CPU :.*)", out)
+    return (command, out, [float(value) for _, value in chunks], float(final.group(1)),
+            float(final.group(2)))
+
+
+def record_perplexity(args):
     with open(args.text, "rb") as f:
         text = f.read()
     if not text.endswith(b"\n") or text.endswith(b"\n\n"):
         raise RecordError(f"{args.text} should end with exactly one newline")
+    command, out, chunks, value, error = run_perplexity(args, args.model, ("auto", "f16"))
+    _, _, _, no_fa, _ = run_perplexity(args, args.model, ("off", "f16"))
+    with tempfile.TemporaryDirectory() as folder:
+        _, _, f32_chunks, f32_value, _ = run_perplexity(args, f32_model(args, folder),
+                                                        ("off", "f32"))
+    system = re.search(r"system_info: .*?(CPU :.*)", out)
     ids = tokenize_with_tool(args.bin, args.model, text[:-1].decode())
-    if len(ids) // args.ctx != len(chunks):
-        raise RecordError(f"{len(ids)} tokens, but {len(chunks)} windows of {args.ctx}")
+    if len(ids) // N_CTX != len(chunks):
+        raise RecordError(f"{len(ids)} tokens, but {len(chunks)} windows of {N_CTX}")
     extra = {
         "text_file": os.path.basename(args.text),
         "text_sha256": hashlib.sha256(text).hexdigest(),
@@ -312,17 +414,21 @@ def record_perplexity(args):
     return {
         "provenance": provenance(args, "llama-perplexity", ["llama-perplexity"] + command[1:],
                                  extra),
-        "method": PERPLEXITY_METHOD if args.ctx == 512 else
-                  PERPLEXITY_METHOD.replace("512", str(args.ctx)),
-        "n_ctx": args.ctx,
+        "method": PERPLEXITY_METHOD,
+        "n_ctx": N_CTX,
         "n_tokens": len(ids),
         "ids_sha256": hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest(),
         "ids_sha256_of": "the ids in decimal, joined by commas, no space or newline",
         "n_chunks": len(chunks),
-        "n_scored": len(chunks) * (args.ctx - args.ctx // 2 - 1),
-        "perplexity": float(final.group(1)),
-        "standard_error": float(final.group(2)),
-        "chunks": [float(value) for _, value in chunks],
+        "n_scored": len(chunks) * (N_CTX - N_CTX // 2 - 1),
+        "perplexity": value,
+        "standard_error": error,
+        "chunks": chunks,
+        "perplexity_fa_off": no_fa,
+        "f32_perplexity": f32_value,
+        "f32_chunks": f32_chunks,
+        "f32_meaning": "the same build on the same weights widened to F32 (llama-quantize "
+                       "--allow-requantize), with -fa off and F32 KV: no activation is rounded",
     }
 
 
@@ -374,9 +480,8 @@ def main():
         where = action.add_mutually_exclusive_group(required=True)
         where.add_argument("--out", help="file to write")
         where.add_argument("--check", help="file to compare with")
-        if name == "perplexity":
-            action.add_argument("-c", "--ctx", type=int, default=512)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(1))  # ends the server on the way out
     try:
         if args.action == "tokenize":
             with open(args.text, encoding="utf-8", newline="") as f:
