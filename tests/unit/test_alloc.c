@@ -403,7 +403,7 @@ static void free_foreign(mem *m) {
 
 static void free_in_another(mem *m) {
     mem *other = NULL;
-    if (mem_create(&other) != STATUS_OK) return;
+    if (mem_create(&other) != STATUS_OK || !mem_alloc(other, MEM_KV, 1000)) return; /* the counters alone would not notice */
     mem_free(other, mem_alloc(m, MEM_KV, 100));
 }
 

@@ -277,7 +277,6 @@ static void options_that_are_refused(void **state) {
     refused(complete, "--max_seqs=8", NULL, "unknown option --max_seqs;", "did you mean --max-seqs?");
     refused(complete, "--modle", "x", "--modle", "did you mean --model?");
     refused(complete, "--no-boss", NULL, "--no-boss", "did you mean --no-bos?");
-    refused(complete, "--nonsense", NULL, "unknown option --nonsense", NULL);
     refused(complete, "--decode", NULL, "--decode is no option of this command", "tokenize");
     refused(complete, "-o", "x", "-o is no option of this command", "logits");
     refused(CONFIG_INSPECT, "--ctx", "5", "--ctx is no option", "commands that load a model");
@@ -315,6 +314,24 @@ static void options_that_are_refused(void **state) {
     refused(complete, "--max-seqs", huge, "--max-seqs: \"999", NULL);
     memset(huge, '-', sizeof huge - 1);
     refused(complete, huge, NULL, "unknown option ---", NULL);
+}
+
+static void a_hint_is_given_only_when_near(void **state) {
+    (void)state;
+    mem *m = test_mem();
+    config *c = fresh(m);
+    error err = {0};
+    static const char *const far[] = {"--nonsense", "--a", "--maximum-sequences", "--xxxxxxxx", "--ct-"};
+    for (int i = 0; i < 5; i++) {
+        char text[40], expected[80];
+        snprintf(text, sizeof text, "%s", far[i]);
+        assert_int_equal(read_args(c, complete, NULL, &err, ARGS(text)), STATUS_INVALID);
+        snprintf(expected, sizeof expected, "config: unknown option %s", far[i]);
+        if (i != 4) assert_string_equal(err.text, expected);
+    }
+    assert_string_equal(err.text, "config: unknown option --ct-; did you mean --ctx?");
+    config_destroy(c);
+    test_mem_check(m);
 }
 
 static void lists_grow_in_order(void **state) {
@@ -425,6 +442,7 @@ int main(void) {
         cmocka_unit_test(forms_of_options),
         cmocka_unit_test(a_letter_belongs_to_the_command),
         cmocka_unit_test(options_that_are_refused),
+        cmocka_unit_test(a_hint_is_given_only_when_near),
         cmocka_unit_test(lists_grow_in_order),
         cmocka_unit_test(set_obeys_the_origins),
         cmocka_unit_test(help_fits_and_names_every_option),

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "base/os.h"
@@ -269,6 +270,15 @@ static void map_one(scene *s) {
     if (os_file_open(s->m, s->path, &f, NULL) != STATUS_OK || os_file_map(f, &p, NULL) != STATUS_OK) _exit(98);
 }
 
+static void write_to_a_patched_page(scene *s) {
+    signal(SIGSEGV, SIG_DFL);
+    os_file *f = NULL;
+    const uint8_t *p = NULL;
+    if (os_file_open(s->m, s->path, &f, NULL) != STATUS_OK || os_file_map(f, &p, NULL) != STATUS_OK || truncate(s->path, 0)) _exit(98);
+    if (p[s->page]) _exit(97);
+    *(volatile uint8_t *)(uintptr_t)(p + s->page) = 1;
+}
+
 /* Fault in a mapping that was made without us. */
 static void fault_elsewhere(scene *s) {
     int fd = open(s->path, O_RDWR);
@@ -338,6 +348,19 @@ static void sent_with_previous_info(scene *s) {
     raise(SIGBUS);
 }
 
+/* A signal that was sent can carry any address, also one of ours. */
+static void sent_with_an_address(scene *s) {
+    struct sigaction action = {.sa_sigaction = on_bus_exit_info, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &action, NULL);
+    os_file *f = NULL;
+    const uint8_t *p = NULL;
+    if (os_file_open(s->m, s->path, &f, NULL) != STATUS_OK || os_file_map(f, &p, NULL) != STATUS_OK) _exit(98);
+    siginfo_t info = {.si_signo = SIGBUS, .si_code = SI_QUEUE};
+    info.si_addr = (void *)(uintptr_t)p;
+    if (syscall(SYS_rt_sigqueueinfo, getpid(), SIGBUS, &info)) _exit(97);
+    if (!os_file_intact(f)) _exit(96);
+}
+
 static void sent_while_ignored(scene *s) {
     signal(SIGBUS, SIG_IGN);
     map_one(s);
@@ -365,7 +388,11 @@ static void other_faults_go_to_the_previous_action(void **state) {
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGBUS);
     how = end_of(&s, sent_with_previous_info);
     assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 44);
+    how = end_of(&s, sent_with_an_address);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 44);
     how = end_of(&s, write_to_the_mapping);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV);
+    how = end_of(&s, write_to_a_patched_page);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV);
     static const struct {
         void (*play)(scene *);
