@@ -124,7 +124,7 @@ in_chroot() { # NAME COMMAND...: one test
 not_now='^(real|soak)$'
 case $(uname -m) in x86_64) ;; *) echo "note: rows for x86 are not built on $(uname -m)" ;; esac
 
-export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:strict_string_checks=1
+export ASAN_OPTIONS=allocator_may_return_null=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
