@@ -309,10 +309,10 @@ static status escape(translator *t, bool in_class) {
 }
 
 /* A character class at t->i (behind the '['); nested ones are read into the same one. */
-static status character_class(translator *t, bool nested, bool outer_negated) {
+static status character_class(translator *t, bool nested) {
     bool negated = t->i < t->n && t->s[t->i] == '^', first = true;
     if (negated) t->i++;
-    if (nested && (negated || outer_negated)) return refuse(t, "a class within a class with '^'");
+    if (nested && negated) return refuse(t, "a class with '^' within a class");
     if (!nested) put(t, negated ? "[^" : "[");
     for (; t->i < t->n; first = false) {
         char c = t->s[t->i];
@@ -326,7 +326,7 @@ static status character_class(translator *t, bool nested, bool outer_negated) {
             if (t->i + 1 < t->n && t->s[t->i + 1] == ':') return refuse(t, "a POSIX bracket");
             if (nested) return refuse(t, "a class within a class within a class");
             t->i++;
-            TRY(character_class(t, true, negated));
+            TRY(character_class(t, true));
             continue;
         }
         if (c == '\\') {
@@ -464,7 +464,7 @@ static status step(translator *t) {
     t->atom = t->out->len;
     if (c == '[') {
         t->i++;
-        return character_class(t, false, false);
+        return character_class(t, false);
     }
     if (c == '\\') {
         t->i++;

@@ -12,6 +12,7 @@
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define RESPELL "" /* from here on the text is spelled in the byte alphabet */
 #define WORDS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define MARKS " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
 #define CJK "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
@@ -34,7 +35,7 @@
 static const char *const gpt2[] = {GPT2, NULL};
 static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const unnamed[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
-static const char *const falcon[] = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
+static const char *const falcon[] = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, RESPELL, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const llama3[] = {CONTRACTIONS "|" WORDS "|\\p{N}{1,3}|" MARKS "|" SPACES, NULL};
 static const char *const jais2[] = {CONTRACTIONS "|" WORDS "|\\p{N}{1,3}|" MARKS
                                                  "|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
@@ -81,8 +82,8 @@ static const pre_named names[] = {
     {"default", unnamed, false, false, false},
     {"gpt-2", gpt2, false, false, false},
     {"phi-2", gpt2, false, false, false},
-    {"mpt", gpt2, false, false, false},
-    {"olmo", gpt2, false, false, false},
+    {"mpt", gpt2, true, false, false},
+    {"olmo", gpt2, true, false, false},
     {"jais", gpt2, false, false, false},
     {"trillion", gpt2, false, false, false},
     {"granite-docling", gpt2, false, false, false},
@@ -93,7 +94,7 @@ static const pre_named names[] = {
     {"smollm", digits_gpt2, false, false, false},
     {"starcoder", digits_gpt2, false, false, false},
     {"refact", digits_gpt2, false, false, false},
-    {"command-r", digits_gpt2, false, false, false},
+    {"command-r", digits_gpt2, true, false, false},
     {"codeshell", digits_gpt2, false, false, false},
     {"exaone", digits_gpt2, false, false, false},
     {"minerva-7b", digits_gpt2, false, false, false},
@@ -114,7 +115,7 @@ static const pre_named names[] = {
     {"glm5", llama3, false, true, false},
     {"jais-2", jais2, false, false, false},
     {"qwen2", qwen2, true, false, false},
-    {"deepseek-r1-qwen", qwen2, false, false, false},
+    {"deepseek-r1-qwen", qwen2, true, false, false},
     {"stablelm2", qwen2, false, false, false},
     {"hunyuan", qwen2, false, false, false},
     {"solar-open", qwen2, false, false, false},
@@ -150,3 +151,16 @@ const pre_named *pre_named_find(const char *name, size_t n) {
 }
 
 const char *pre_named_at(size_t i) { return i < sizeof names / sizeof names[0] ? names[i].name : NULL; }
+
+status pre_named_add(const pre_named *named, pre_tokenizer *p, error *err) {
+    bool spelled = false;
+    for (const char *const *source = named->patterns; *source; source++) {
+        if (**source == '\0') {
+            TRY(pre_tokenizer_add(p, PRE_SPELL, NULL, err));
+            spelled = true;
+        } else {
+            TRY(pre_tokenizer_add_split(p, *source, strlen(*source), false, PRE_ISOLATED, false, err));
+        }
+    }
+    return spelled ? pre_tokenizer_add(p, PRE_UNSPELL, NULL, err) : STATUS_OK;
+}

@@ -66,15 +66,18 @@ NODISCARD status pre_tokenizer_run(const pre_tokenizer *p, pre_scratch *s, const
 /* --- named pre-tokenizers of GGUF files --- */
 
 typedef struct pre_named {
-    const char *name;            /* as `tokenizer.ggml.pre` spells it */
-    const char *const *patterns; /* each an isolating split; NULL-terminated */
-    bool nfc;                    /* the family's tokenizer composes its input first (NFC) */
+    const char *name; /* as `tokenizer.ggml.pre` spells it */
+    const char *const
+        *patterns; /* each an isolating split, "" respells the text in the byte alphabet for those behind it; NULL-terminated */
+    bool nfc;      /* the family's tokenizer composes its input first (NFC) */
     bool ignore_merges;
     bool adds_bos; /* when the file does not say */
 } pre_named;
 
 /** NULL when unknown. */
 const pre_named *pre_named_find(const char *name, size_t n);
+/** Append the steps. */
+NODISCARD status pre_named_add(const pre_named *named, pre_tokenizer *p, error *err);
 /** The i-th name for messages, NULL after the last. */
 const char *pre_named_at(size_t i);
 

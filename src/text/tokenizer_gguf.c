@@ -176,9 +176,7 @@ static status read_pre_tokenizer(builder *b, const pre_named **named) {
         return error_set(b->err, STATUS_UNSUPPORTED, "tokenizer: unknown pre-tokenizer '%.*s' (tokenizer.ggml.pre)", n < 100 ? (int)n : 100,
                          name);
     if ((*named)->nfc) TRY(normalizer_add(&b->t->norm, NORMALIZER_NFC, b->err));
-    for (const char *const *p = (*named)->patterns; *p; p++)
-        TRY(pre_tokenizer_add_split(&b->t->pre, *p, strlen(*p), false, PRE_ISOLATED, false, b->err));
-    return STATUS_OK;
+    return pre_named_add(*named, &b->t->pre, b->err);
 }
 
 static status build_gpt2(builder *b) {
