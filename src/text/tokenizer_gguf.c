@@ -181,7 +181,7 @@ static status read_pre_tokenizer(builder *b, const pre_named **named) {
 
 static status build_gpt2(builder *b) {
     tokenizer *t = b->t;
-    const pre_named *named;
+    const pre_named *named = NULL;
     TRY(read_pre_tokenizer(b, &named));
     TRY(read_arrays(b));
     if (!b->merges) return error_set(b->err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.merges is missing");
