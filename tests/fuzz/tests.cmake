@@ -26,3 +26,4 @@ function(headrace_fuzz name)
 endfunction()
 
 headrace_fuzz(fuzz_gguf test_load_probe)
+headrace_fuzz(fuzz_safetensors test_load_probe test_support)

@@ -37,9 +37,33 @@ static void write_file(int no, const char *a, const char *b) {
     gguf_writer_deinit(&w);
 }
 
+static void write_st(const char *name, const char *header, size_t n_data) {
+    static char buf[4096];
+    uint64_t n = strlen(header);
+    memcpy(buf, &n, 8);
+    memcpy(buf + 8, header, n);
+    assert_true(8 + n + n_data <= sizeof buf && scratch_dir_write(&dir, name, buf, 8 + n + n_data));
+}
+
+/* A directory with the same tensors. */
+static void write_directory(void) {
+    static const char config[] = "{\"a\":[1,\"x\",{\"b\":{}}],\"text_config\":{\"c\":1}}";
+    static const char tokenizer[] = "{\"n\":1000000000000000019884624838656}";
+    static const char index[] = "{\"weight_map\":{\"a\":\"x.safetensors\",\"b\":\"x.safetensors\",\"c\":\"y.safetensors\"}}";
+    assert_true(scratch_dir_write(&dir, "config.json", config, sizeof config - 1));
+    assert_true(scratch_dir_write(&dir, "tokenizer_config.json", tokenizer, sizeof tokenizer - 1));
+    assert_true(scratch_dir_write(&dir, "model.safetensors.index.json", index, sizeof index - 1));
+    write_st("x.safetensors",
+             "{\"a\":{\"dtype\":\"F32\",\"shape\":[300],\"data_offsets\":[0,1200]},"
+             "\"b\":{\"dtype\":\"U8\",\"shape\":[1,1,2,1,1],\"data_offsets\":[1200,1202]}}",
+             1202);
+    write_st("y.safetensors", "{\"c\":{\"dtype\":\"F32\",\"shape\":[300],\"data_offsets\":[0,1200]}}", 1200);
+}
+
 static int set_up(void **state) {
     (void)state;
     if (mem_create(&m) != STATUS_OK || !scratch_dir_create(&dir)) return -1;
+    write_directory();
     write_file(1, "c", "d");
     write_file(0, "a", "b"); /* path is the first shard now */
     return 0;
@@ -51,8 +75,7 @@ static int tear_down(void **state) {
     return mem_destroy(m) == STATUS_OK ? 0 : -1;
 }
 
-static const weight_row rows[] = {{0, NULL, "a", "300", 0, WEIGHT_AS_IS, WEIGHT_AS_IS},
-                                  {1, NULL, "c", "300", 0, WEIGHT_AS_IS, WEIGHT_AS_IS}};
+static const weight_row rows[] = {{0, "a", "a", "300", 0, WEIGHT_AS_IS, WEIGHT_AS_IS}, {1, "c", "c", "300", 0, WEIGHT_AS_IS, WEIGHT_AS_IS}};
 
 /* A reader that fails, or is short, the n-th time. */
 typedef struct faulty {
@@ -67,13 +90,13 @@ static status faulty_read(void *ctx, const os_file *f, uint64_t off, void *dst, 
 }
 
 /* All that a caller does with a checkpoint. */
-static status use(load_mode mode, faulty *x, error *err) {
+static status use(const char *what, load_mode mode, faulty *x, error *err) {
     source *s = NULL;
     binding *b = NULL;
     textbuf report;
     const void *p;
     uint8_t byte;
-    status rc = source_open_with(m, path, &(source_options){.mode = mode}, faulty_read, x, &s, err);
+    status rc = source_open_with(m, what, &(source_options){.mode = mode}, faulty_read, x, &s, err);
     if (rc != STATUS_OK) return rc;
     bind_options opt = {.rows = rows, .n_rows = 2, .n_slots = 2, .ignore = (const char *const[]){"b", "d", NULL}};
     textbuf_init(&report, m, MEM_PROCESS);
@@ -95,44 +118,55 @@ static size_t live(void) {
     return u.used_bytes;
 }
 
-static void test_each_allocation_fails(void **state) {
+static void each_allocation_fails(const char *what, load_mode mode) {
+    size_t before = live();
+    uint64_t n = 0;
+    for (;; n++) {
+        error err = {0};
+        mem_fail_after(m, n);
+        status rc = use(what, mode, &(faulty){.fail_at = -1}, &err);
+        mem_fail_off(m);
+        assert_int_equal(live(), before);
+        if (rc == STATUS_OK) break;
+        if (rc != STATUS_NO_MEMORY) fail_msg("after %llu: %s: %s", (unsigned long long)n, status_name(rc), err.text);
+        assert_int_equal(err.code, STATUS_NO_MEMORY);
+    }
+    assert_true(n > 30);
+}
+
+static void each_read_fails(const char *what, load_mode mode, int at_least) {
+    size_t before = live();
+    int n = 0;
+    for (;; n++) {
+        error err = {0};
+        status rc = use(what, mode, &(faulty){.fail_at = n}, &err);
+        assert_int_equal(live(), before);
+        if (rc == STATUS_OK) break;
+        assert_int_equal(rc, STATUS_IO);
+        assert_non_null(strstr(err.text, "was made to fail"));
+        assert_non_null(strstr(err.text, dir.path));
+    }
+    assert_true(n >= at_least);
+}
+
+static void test_gguf(void **state) {
     (void)state;
     for (int mode = LOAD_MAP; mode <= LOAD_READ; mode++) {
-        size_t before = live();
-        uint64_t n = 0;
-        for (;; n++) {
-            error err = {0};
-            mem_fail_after(m, n);
-            status rc = use((load_mode)mode, &(faulty){.fail_at = -1}, &err);
-            mem_fail_off(m);
-            assert_int_equal(live(), before);
-            if (rc == STATUS_OK) break;
-            assert_int_equal(rc, STATUS_NO_MEMORY);
-            assert_int_equal(err.code, STATUS_NO_MEMORY);
-        }
-        assert_true(n > 30);
+        each_allocation_fails(path, (load_mode)mode);
+        each_read_fails(path, (load_mode)mode, mode == LOAD_READ ? 13 : 9); /* magic, two headers in pieces, four tensors */
     }
 }
 
-static void test_each_read_fails(void **state) {
+static void test_safetensors(void **state) {
     (void)state;
     for (int mode = LOAD_MAP; mode <= LOAD_READ; mode++) {
-        size_t before = live();
-        int n = 0;
-        for (;; n++) {
-            error err = {0};
-            status rc = use((load_mode)mode, &(faulty){.fail_at = n}, &err);
-            assert_int_equal(live(), before);
-            if (rc == STATUS_OK) break;
-            assert_int_equal(rc, STATUS_IO);
-            assert_non_null(strstr(err.text, "was made to fail"));
-            assert_non_null(strstr(err.text, "-of-00002.gguf"));
-        }
-        assert_true(n >= (mode == LOAD_READ ? 13 : 9)); /* magic, two headers in pieces, four tensors */
+        each_allocation_fails(dir.path, (load_mode)mode);
+        each_read_fails(dir.path, (load_mode)mode,
+                        mode == LOAD_READ ? 13 : 10); /* three JSON files, two headers in two parts, three tensors */
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_allocation_fails), cmocka_unit_test(test_each_read_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gguf), cmocka_unit_test(test_safetensors)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Mirrors src/: one block a layer.
 # load
-foreach(name gguf gguf_hostile faults hparams bind)
+foreach(name gguf gguf_hostile safetensors safetensors_hostile faults hparams bind)
   headrace_test(test_load_${name} unit hr_load test_support test_load_probe)
 endforeach()
 headrace_test(test_load_real unit hr_load)
@@ -16,4 +16,11 @@ foreach(test dtype tensor math op_check refusal dispatch plugin runtime)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_vt_${test}.c)
     headrace_vt_test(test_vt_${test} unit)
   endif()
+endforeach()
+# engine
+foreach(test requests steps threads)
+  headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)
+endforeach()
+foreach(test plan sample)
+  headrace_test(test_engine_${test} unit hr_engine hr_base)
 endforeach()
