@@ -68,6 +68,8 @@ struct headrace_engine {
 };
 
 /* engine_load.c */
+/** headrace_load with the accountant given, so that tests can make it refuse. m goes over to the engine, and is destroyed with it or on failure. */
+NODISCARD status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err);
 NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err);
 
 /* engine_step.c */

@@ -108,7 +108,7 @@ static void plan_rest(headrace_engine *e) {
     p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;
     p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + 1024 * 1024;
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
-    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + (size_t)p->n_pages * (size_t)mo->n_groups * 2 * sizeof(int32_t) + vocab * (sizeof(double) + sizeof(int32_t)) + tables +
+    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + (size_t)p->n_pages * (size_t)mo->n_groups * 3 * sizeof(int32_t) + vocab * (sizeof(double) + sizeof(int32_t)) + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
     p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
@@ -208,26 +208,30 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     return STATUS_OK;
 }
 
-headrace_status headrace_load(const headrace_config *c, headrace_progress *progress, void *user, headrace_engine **out, headrace_error *herr) {
-    error err = {0};
-    mem *m = NULL;
-    headrace_engine *e = NULL;
-    status rc = mem_create(&m);
-    if (rc == STATUS_OK) e = mem_calloc(m, MEM_ENGINE, 1, sizeof *e);
+status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err) {
+    headrace_engine *e = mem_calloc(m, MEM_ENGINE, 1, sizeof *e);
     if (e == NULL) {
-        if (m != NULL) (void)mem_destroy(m);
-        return api_error(herr, error_set(&err, STATUS_NO_MEMORY, "engine: no memory for an engine"), &err);
+        (void)mem_destroy(m);
+        return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
     }
     e->m = m;
     e->next_id = 1;
     e->lock_ready = pthread_mutex_init(&e->lock, NULL) == 0;
-    rc = e->lock_ready ? load(e, c->c, progress, user, &err) : error_set(&err, STATUS_FAILED, "engine: no mutex");
+    const status rc = e->lock_ready ? load(e, c, progress, user, err) : error_set(err, STATUS_FAILED, "engine: no mutex");
     if (rc != STATUS_OK) {
         headrace_free(e);
-        return api_error(herr, rc, &err);
+        return rc;
     }
     *out = e;
-    return HEADRACE_OK;
+    return STATUS_OK;
+}
+
+headrace_status headrace_load(const headrace_config *c, headrace_progress *progress, void *user, headrace_engine **out, headrace_error *herr) {
+    error err = {0};
+    mem *m = NULL;
+    status rc = mem_create(&m);
+    rc = rc == STATUS_OK ? engine_load(m, c->c, progress, user, out, &err) : error_set(&err, rc, "engine: no memory for an engine");
+    return api_error(herr, rc, &err);
 }
 
 void headrace_free(headrace_engine *e) {

@@ -29,6 +29,11 @@ static void send_token(headrace_engine *e, sequence *s, int32_t token) {
     textbuf_clear(&s->text);
     /* the end token that stops a text is not part of it */
     if (s->finish != HEADRACE_FINISH_STOP && detokenizer_add(&s->detok, token, &s->text) != STATUS_OK) s->text.failed = true;
+    if (s->text.failed) {
+        error_note(&s->failure, STATUS_NO_MEMORY, "engine: no memory for the text of token %d", token);
+        s->finish = HEADRACE_FINISH_ERROR;
+        return;
+    }
     ev.token = token;
     ev.text = textbuf_text(&s->text);
     ev.n_text = s->text.len;
@@ -65,8 +70,7 @@ static void retire(headrace_engine *e, sequence *s) {
         e->free_slots[e->n_free_slots++] = s->slot;
     }
     s->state = SEQUENCE_DONE;
-    send_done(e, s);
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&e->lock); /* before the callback: it may fill the place, and its id is gone */
     for (int32_t i = 0; i < e->n_live; i++) {
         if (e->live[i] == s) {
             e->live[i] = e->live[--e->n_live];
@@ -77,6 +81,7 @@ static void retire(headrace_engine *e, sequence *s) {
     e->stats.n_prompt_tokens += (uint64_t)s->n_prompt;
     e->stats.n_generated_tokens += (uint64_t)(s->n_tokens - s->n_prompt);
     pthread_mutex_unlock(&e->lock);
+    send_done(e, s);
     sequence_destroy(e, s);
 }
 
@@ -212,7 +217,7 @@ static void fail_step(headrace_engine *e, const step *st, const error *err) {
 
 /* A weight file that shrank gave zeros somewhere: nothing computed with it may be used. */
 static status check_source(const headrace_engine *e, error *err) {
-    if (source_intact(e->src)) return STATUS_OK;
+    if (!source_is_mapped(e->src) || source_intact(e->src)) return STATUS_OK; /* what was read is ours */
     return error_set(err, STATUS_IO, "engine: %s shrank while its weights were mapped; start again with the whole file, or use --load read", source_path(e->src));
 }
 

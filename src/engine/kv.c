@@ -4,21 +4,22 @@
 
 #include <assert.h>
 
+static void put_free(kv_pool *p, int32_t page) {
+    p->free_at[page] = p->n_free;
+    p->free_list[p->n_free++] = page;
+}
+
 status kv_pool_init(kv_pool *p, mem *m, int32_t n_pages, error *err) {
-    void *free_list, *ref;
+    void *block;
     *p = (kv_pool){.m = m};
-    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)n_pages * sizeof(int32_t), "the free list of KV pages", &free_list, err));
-    const status rc = mem_alloc_named(m, MEM_ENGINE, (size_t)n_pages * sizeof(int32_t), "the reference counts of KV pages", &ref, err);
-    if (rc != STATUS_OK) {
-        mem_free(m, free_list);
-        return rc;
-    }
-    p->free_list = free_list;
-    p->ref = ref;
-    p->n_pages = p->n_free = n_pages;
-    for (int32_t i = 0; i < n_pages; i++) {
-        p->free_list[i] = n_pages - 1 - i;
+    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)n_pages * 3 * sizeof(int32_t), "the bookkeeping of KV pages", &block, err));
+    p->free_list = block;
+    p->free_at = p->free_list + n_pages;
+    p->ref = p->free_at + n_pages;
+    p->n_pages = n_pages;
+    for (int32_t i = n_pages - 1; i >= 0; i--) {
         p->ref[i] = 0;
+        put_free(p, i);
     }
     return STATUS_OK;
 }
@@ -26,7 +27,6 @@ status kv_pool_init(kv_pool *p, mem *m, int32_t n_pages, error *err) {
 void kv_pool_deinit(kv_pool *p) {
     if (p->m == NULL) return;
     mem_free(p->m, p->free_list);
-    mem_free(p->m, p->ref);
     *p = (kv_pool){0};
 }
 
@@ -36,6 +36,7 @@ bool kv_pool_acquire(kv_pool *p, int32_t n, int32_t *out) {
         const int32_t page = p->free_list[--p->n_free];
         assert(p->ref[page] == 0);
         p->ref[page] = 1;
+        p->free_at[page] = -1;
         out[i] = page;
     }
     return true;
@@ -49,7 +50,7 @@ void kv_pool_share(kv_pool *p, int32_t page) {
 void kv_pool_release(kv_pool *p, const int32_t *pages, int32_t n) {
     for (int32_t i = n - 1; i >= 0; i--) {
         assert(p->ref[pages[i]] > 0);
-        if (--p->ref[pages[i]] == 0) p->free_list[p->n_free++] = pages[i];
+        if (--p->ref[pages[i]] == 0) put_free(p, pages[i]);
     }
 }
 
@@ -58,14 +59,10 @@ bool kv_pool_check(const kv_pool *p) {
     for (int32_t i = 0; i < p->n_pages; i++) {
         if (p->ref[i] < 0) return false;
         held += p->ref[i] > 0;
+        /* a page in the free list says where: two entries for one page cannot both be right */
+        const int32_t at = p->free_at[i];
+        if ((at >= 0) != (p->ref[i] == 0)) return false;
+        if (at >= 0 && (at >= p->n_free || p->free_list[at] != i)) return false;
     }
-    if (held + p->n_free != p->n_pages) return false;
-    for (int32_t i = 0; i < p->n_free; i++) {
-        const int32_t page = p->free_list[i];
-        if (page < 0 || page >= p->n_pages || p->ref[page] != 0) return false;
-        for (int32_t j = 0; j < i; j++) {
-            if (p->free_list[j] == page) return false;
-        }
-    }
-    return true;
+    return held + p->n_free == p->n_pages;
 }

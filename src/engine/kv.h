@@ -4,7 +4,7 @@
  *
  * Invariants (kv_pool_check walks them):
  *   1. n_free + |{p : ref[p] > 0}| = n_pages
- *   2. the free list holds each page with ref 0 exactly once
+ *   2. the free list holds each page with ref 0 exactly once: free_list[free_at[p]] = p
  *   3. a page is handed out with ref 1; releasing a page with ref 0 does not happen
  * Owned by the engine's thread.
  */
@@ -19,6 +19,7 @@ typedef struct kv_pool {
     mem *m;
     int32_t n_pages, n_free;
     int32_t *free_list; /* stack: the last one is handed out next */
+    int32_t *free_at;   /* place of a page in the free list; -1 while it is held */
     int32_t *ref;
 } kv_pool;
 
@@ -28,7 +29,7 @@ void kv_pool_deinit(kv_pool *p);
 NODISCARD bool kv_pool_acquire(kv_pool *p, int32_t n, int32_t *out);
 void kv_pool_share(kv_pool *p, int32_t page);
 void kv_pool_release(kv_pool *p, const int32_t *pages, int32_t n);
-/** True when the invariants hold. */
+/** True when the invariants hold; linear. */
 bool kv_pool_check(const kv_pool *p);
 
 #endif

@@ -44,6 +44,7 @@ static status check_params(const headrace_engine *e, const headrace_request *r, 
     if (r->max_tokens < 0) return error_set(err, STATUS_INVALID, "request: max_tokens %d is negative", r->max_tokens);
     if (r->chunk < 0) return error_set(err, STATUS_INVALID, "request: chunk %d is negative", r->chunk);
     if (r->callback == NULL) return error_set(err, STATUS_INVALID, "request: a callback is needed");
+    if (r->ids != NULL && r->prompt != NULL) return error_set(err, STATUS_INVALID, "request: a prompt and ids are given; one of them is expected");
     if (r->ids == NULL && r->prompt == NULL) return error_set(err, STATUS_INVALID, "request: neither a prompt nor ids are given");
     if (r->ids != NULL && r->n_ids > (size_t)e->plan.n_ctx) {
         return error_set(err, STATUS_INVALID, "request: the prompt of %zu tokens exceeds the context of %d", r->n_ids, e->plan.n_ctx);
@@ -115,6 +116,18 @@ static status make_sequence(headrace_engine *e, const headrace_request *r, const
     return STATUS_OK;
 }
 
+static status queue_full(const headrace_engine *e, error *err) {
+    return error_set(err, STATUS_FULL, "request: %d requests are waiting or running, which is the limit", e->n_live);
+}
+
+/* Before anything is read of a request that has no place; the place itself is taken at the end. */
+static status check_room(headrace_engine *e, error *err) {
+    pthread_mutex_lock(&e->lock);
+    const status rc = e->n_live == e->plan.max_live ? queue_full(e, err) : STATUS_OK;
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
 headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *herr) {
     error err = {0};
     sample_params sp;
@@ -122,6 +135,7 @@ headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, h
     token_list ids;
     token_list_init(&ids, e->m, MEM_REQUEST);
     status rc = check_params(e, r, &sp, &err);
+    if (rc == STATUS_OK) rc = check_room(e, &err);
     if (rc == STATUS_OK) rc = prompt_ids(e, r, &ids, &err);
     if (rc == STATUS_OK) rc = make_sequence(e, r, &sp, &ids, &s, &err);
     token_list_deinit(&ids);
@@ -131,7 +145,7 @@ headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, h
     }
     pthread_mutex_lock(&e->lock);
     if (e->n_live == e->plan.max_live) {
-        rc = error_set(&err, STATUS_FULL, "request: %d requests are waiting or running, which is the limit", e->n_live);
+        rc = queue_full(e, &err);
     } else {
         s->id = e->next_id++;
         e->live[e->n_live++] = s;
