@@ -341,7 +341,7 @@ static void lists_grow_in_order(void **state) {
     error err = {0};
     enum { N = 500 };
     static char *argv[2 * N];
-    static char values[N][12];
+    static char values[N][16];
     const char *rest[2 * N];
     int n_rest = 0;
     for (int i = 0; i < N; i++) {
