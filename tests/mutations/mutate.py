@@ -31,6 +31,7 @@ import xml.etree.ElementTree as ElementTree
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "meta"))
+import count_junit
 import tree_files
 
 WORK = os.path.join(ROOT, "build", "mutations")
@@ -120,23 +121,25 @@ def run_ctest(args):
         out.problem = "ctest ran no test"
         return out
     cases = list(ElementTree.parse(xml).getroot().iter("testcase"))
-    statuses = []
+    verdicts = []
     for case in cases:
         text = case.findtext("system-out") or ""
         failure = case.find("failure")
         reason = failure.get("message", "") if failure is not None else ""
         out.log += f"\n--- {case.get('name')}: {case.get('status')} {reason}\n{text}"
-        if case.get("status") == "fail" and "timeout" in reason.lower():
+        verdicts.append(count_junit.outcome(case)[0])
+        if "timeout" in reason.lower():
             out.problem = f"{case.get('name')} timed out"
-        if case.get("status") in ("run", "fail"):
+        elif case.get("status") == "notrun" and verdicts[-1] == "failed":
+            out.problem = f"{case.get('name')} could not be run"
+        elif verdicts[-1] != "skipped":
             n = count_cases(text)
             if n == 0:
                 out.problem = out.problem or f"{case.get('name')} says no number of cases"
             out.cases += n
-        statuses.append(case.get("status"))
-    out.failed = "fail" in statuses
-    out.skipped = bool(statuses) and all(s not in ("run", "fail") for s in statuses)
-    if not statuses:
+    out.failed = "failed" in verdicts
+    out.skipped = bool(verdicts) and set(verdicts) == {"skipped"}
+    if not verdicts:
         out.problem = "ctest ran no test"
     return out
 
