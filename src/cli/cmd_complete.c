@@ -76,7 +76,6 @@ static void print_next(completion *all) {
         print_header(all);
         answer *next = &all->answers[all->live];
         print_text(all, textbuf_text(&next->text), next->text.len);
-        textbuf_clear(&next->text);
     }
     fflush(stdout);
 }

@@ -2,6 +2,7 @@
 """Runs the binary under test (the first argument of the test program) and checks what holds for every run."""
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,12 @@ class CliTest(unittest.TestCase):
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stderr.close)
         return process
+
+    def read_one(self, process):
+        """The first byte of standard output, while the process runs on."""
+        ready, _, _ = select.select([process.stdout], [], [], 120)
+        self.assertTrue(ready, "nothing was printed")
+        return os.read(process.stdout.fileno(), 1)
 
 
 def main(module):

@@ -4,7 +4,7 @@
  *
  *   vocabulary  300 ids: 0..255 are bytes, 256 is BOS ("<s>", text adds it when the model's path holds "bos"), 257 the end, the rest say
  * nothing next token  token k is id prompt[k % n_prompt]; so a text is repeated. Not for id 33 ('!'), which is followed by the end token
- *   logits      row of position p: 10 at ids[p], ids[p] / 100 at its successor (mod 300), else 0
+ *   logits      row of position p: 10 at ids[p], else ids[p] / 100 at its successor (mod 300), else 5 at ids[0], else 0
  *
  * The model's path is the script: words in it make loads and requests fail, or slow (see headrace_load and step_one).
  */
@@ -219,6 +219,7 @@ static void give_rows(const fake_request *q, size_t first, size_t n) {
     if (!rows) return;
     for (size_t i = 0; i < n; i++) {
         int32_t id = q->ids[first + i];
+        rows[i * N_VOCAB + (size_t)q->ids[0]] = 5;
         rows[i * N_VOCAB + (size_t)((id + 1) % N_VOCAB)] = (float)id / 100;
         rows[i * N_VOCAB + (size_t)id] = 10;
     }

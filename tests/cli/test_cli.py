@@ -16,8 +16,9 @@ COMMANDS = ("complete", "logits", "perplexity", "tokenize", "inspect", "bench", 
 N_VOCAB, BOS, END = 300, 256, 257
 
 
-def row_of(token):
+def row_of(token, first):
     row = [0.0] * N_VOCAB
+    row[first] = 5.0
     row[(token + 1) % N_VOCAB] = array.array("f", [token / 100])[0]
     row[token] = 10.0
     return row
@@ -308,7 +309,7 @@ class Complete(CliTest):
 class Interrupts(CliTest):
     def test_text_is_streamed_and_cancelled(self):
         process = self.popen("complete", "-m", "slow", "-p", "abc", "-n", "4000")
-        first = os.read(process.stdout.fileno(), 1)
+        first = self.read_one(process)
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         rest, err = process.communicate(timeout=60)
@@ -333,7 +334,7 @@ class Interrupts(CliTest):
 
     def test_second_interrupt_ends(self):
         process = self.popen("complete", "-m", "stuck", "-p", "abc")
-        os.read(process.stdout.fileno(), 1)
+        self.read_one(process)
         sent = 0
         while process.poll() is None and sent < 400:
             process.send_signal(signal.SIGINT)
@@ -344,7 +345,7 @@ class Interrupts(CliTest):
 
     def test_ignored_signals_stay_ignored(self):
         process = self.popen("complete", "-m", "slow", "-p", "abc", "-n", "50", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
-        first = os.read(process.stdout.fileno(), 1)
+        first = self.read_one(process)
         process.send_signal(signal.SIGINT)
         rest, err = process.communicate(timeout=60)
         self.assertEqual((process.returncode, len(first + rest)), (0, 50), err)
@@ -425,7 +426,7 @@ class Logits(CliTest):
         result = self.run_cli("logits", "-m", "fake", "--token-ids", "2,295,38", "-o", path)
         self.assertEqual(result.json, {"n_tokens": [3], "n_vocab": N_VOCAB, "steps": 1, "preemptions": 0, "prefix_hit_tokens": 0, "hot_allocations": 0})
         self.assertEqual(result.err, "")
-        self.assertEqual(self.rows(path), [row_of(t) for t in (2, 295, 38)])
+        self.assertEqual(self.rows(path), [row_of(t, 2) for t in (2, 295, 38)])
 
     def test_several_lists_follow_each_other(self):
         lists = [list(range(0, 50)), [7], list(range(100, 130)), list(range(50, 90))]
@@ -434,7 +435,7 @@ class Logits(CliTest):
             path = self.path("rows", b"what was here before " * 10000)
             result = self.run_cli("logits", "-m", "fake", *args, *more, "-o", path).json
             self.assertEqual((result["n_tokens"], result["steps"]), ([50, 1, 30, 40], steps))
-            self.assertEqual(self.rows(path), [row_of(t) for ids in lists for t in ids])
+            self.assertEqual(self.rows(path), [row_of(t, ids[0]) for ids in lists for t in ids])
 
     def test_json_is_no_other_output(self):
         args = ("logits", "-m", "fake", "--token-ids", "1", "-o", self.path("rows"))
@@ -480,7 +481,7 @@ class Perplexity(CliTest):
             if bos:
                 window[0] = BOS
             for p in range(n_ctx // 2, n_ctx - 1):
-                row = row_of(window[p])
+                row = row_of(window[p], window[0])
                 values.append(math.log(math.fsum(map(math.exp, row))) - row[window[p + 1]])
             chunks.append(math.exp(math.fsum(values) / len(values)))
         mean = math.fsum(values) / len(values)
