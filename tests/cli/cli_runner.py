@@ -88,4 +88,5 @@ def main(module):
         sys.exit("usage: %s BINARY" % sys.argv[0])
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     result = unittest.TextTestRunner(verbosity=1).run(suite)
+    print("%d cases, %d of them failed" % (result.testsRun, len(result.failures) + len(result.errors)))
     sys.exit(0 if result.wasSuccessful() and result.testsRun > 0 else 1)
