@@ -10,32 +10,17 @@
 
 enum { MAX_CONFIG_BYTES = 4 << 20, MAX_TOKENIZER_CONFIG_BYTES = 16 << 20 };
 
-char *hf_path(source *s, const char *dir, const char *name) {
-    size_t n = strlen(dir) + strlen(name) + 2;
-    char *path = arena_alloc(s->a, n);
-    if (path != NULL) snprintf(path, n, "%s/%s", dir, name);
-    return path;
-}
-
-status hf_json_read(source *s, const char *dir, const char *name, size_t max_bytes, unsigned flags, json_doc *out, error *err) {
-    char *path = hf_path(s, dir, name);
-    void *text = NULL;
-    os_file *f = NULL;
-    if (path == NULL) return error_set(err, STATUS_NO_MEMORY, "load: no memory for a path");
-    TRY(os_file_open(s->m, path, &f, err));
-    uint64_t n = os_file_size(f);
-    status rc = STATUS_OK;
-    if (n > max_bytes)
-        rc = error_set(err, STATUS_FORMAT, "load: %s has %llu bytes; at most %zu are allowed", path, (unsigned long long)n, max_bytes);
-    if (rc == STATUS_OK) rc = mem_alloc_named(s->m, MEM_MODEL, (size_t)n, path, &text, err);
-    if (rc == STATUS_OK) rc = s->read(s->read_ctx, f, 0, text, (size_t)n, err);
-    if (rc == STATUS_OK) rc = json_doc_parse(s->m, MEM_MODEL, text, (size_t)n, path, flags, out, err);
+status hf_json_read(source *s, const char *name, size_t max_bytes, unsigned flags, json_doc *out, error *err) {
+    char *text = NULL;
+    size_t n = 0;
+    TRY(source_read_sibling(s, MEM_MODEL, name, max_bytes, &text, &n, err));
+    status rc = json_doc_parse(s->m, MEM_MODEL, text, n, name, flags, out, err);
     if (rc == STATUS_OK && !json_is_object(out->root)) {
         json_doc_free(out);
-        rc = error_set(err, STATUS_FORMAT, "load: %s does not hold a JSON object", path);
+        rc = error_set(err, STATUS_FORMAT, "json: %s: not an object", name);
     }
+    if (rc != STATUS_OK) error_prefix(err, "load: %s", s->path);
     mem_free(s->m, text);
-    os_file_close(f);
     return rc;
 }
 
@@ -126,18 +111,18 @@ static status convert(converter *c, const json_t *j, meta_value *out) {
     return STATUS_OK;
 }
 
-static status keep_file(source *s, meta *md, const char *dir, const char *name, size_t max_bytes, meta_value *out, error *err) {
+static status keep_file(source *s, meta *md, const char *name, size_t max_bytes, meta_value *out, error *err) {
     json_doc d = {0};
-    TRY(hf_json_read(s, dir, name, max_bytes, JSON_DOC_BIG_INTEGERS, &d, err));
+    TRY(hf_json_read(s, name, max_bytes, JSON_DOC_BIG_INTEGERS, &d, err));
     converter c = {.a = md->a, .texts = arena_alloc(md->a, text_bytes(d.root))};
     status rc = c.texts == NULL ? STATUS_NO_MEMORY : convert(&c, d.root, out);
     json_doc_free(&d);
-    if (rc != STATUS_OK) return error_set(err, rc, "load: %s/%s: no memory for its values", dir, name);
+    if (rc != STATUS_OK) return error_set(err, rc, "load: %s/%s: no memory for its values", s->path, name);
     return STATUS_OK;
 }
 
 /* Files that may be absent, under their names. */
-static status keep_extras(source *s, meta *md, const char *dir, error *err) {
+static status keep_extras(source *s, meta *md, error *err) {
     static const struct {
         const char *name, *file;
         size_t max_bytes;
@@ -150,7 +135,7 @@ static status keep_extras(source *s, meta *md, const char *dir, error *err) {
     if (keys == NULL || values == NULL) return error_set(err, STATUS_NO_MEMORY, "load: no memory for metadata");
     for (size_t i = 0; i < N; i++) {
         error why = {0};
-        status rc = keep_file(s, md, dir, files[i].file, files[i].max_bytes, &values[n], &why);
+        status rc = keep_file(s, md, files[i].file, files[i].max_bytes, &values[n], &why);
         if (rc == STATUS_NOT_FOUND) continue;
         if (rc != STATUS_OK) return error_set(err, rc, "%s", why.text);
         keys[n++] = (meta_text){files[i].name, strlen(files[i].name)};
@@ -160,11 +145,11 @@ static status keep_extras(source *s, meta *md, const char *dir, error *err) {
     return STATUS_OK;
 }
 
-status hf_config_read(source *s, const char *dir, meta **out, error *err) {
+status hf_config_read(source *s, meta **out, error *err) {
     meta *md = NULL;
     if (meta_create(s->m, META_HF, &md) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "load: no memory for metadata");
-    status rc = keep_file(s, md, dir, "config.json", MAX_CONFIG_BYTES, &md->root, err);
-    if (rc == STATUS_OK) rc = keep_extras(s, md, dir, err);
+    status rc = keep_file(s, md, "config.json", MAX_CONFIG_BYTES, &md->root, err);
+    if (rc == STATUS_OK) rc = keep_extras(s, md, err);
     if (rc == STATUS_OK)
         *out = md;
     else

@@ -8,13 +8,10 @@
 #include "load/json_doc.h"
 #include "load/source_impl.h"
 
-/** Read the JSON files of directory `dir` into a meta. */
-NODISCARD status hf_config_read(source *s, const char *dir, meta **out, error *err);
+/** Read the JSON files of the directory s->path into a meta. */
+NODISCARD status hf_config_read(source *s, meta **out, error *err);
 
-/** A whole JSON file of a directory through the source's reader; it must be an object. STATUS_NOT_FOUND when there is none. */
-NODISCARD status hf_json_read(source *s, const char *dir, const char *name, size_t max_bytes, unsigned flags, json_doc *out, error *err);
-
-/** "dir/name" in the arena of the source; NULL when memory is refused. */
-char *hf_path(source *s, const char *dir, const char *name);
+/** A JSON file of the directory, through the source's reader; it must be an object. STATUS_NOT_FOUND when there is none. */
+NODISCARD status hf_json_read(source *s, const char *name, size_t max_bytes, unsigned flags, json_doc *out, error *err);
 
 #endif

@@ -232,6 +232,14 @@ static status read_file(source *s, const char *path, error *err) {
     return rc;
 }
 
+/* "dir/name" in the source's arena. */
+static char *join(source *s, const char *dir, const char *name) {
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *path = arena_alloc(s->a, n);
+    if (path != NULL) snprintf(path, n, "%s/%s", dir, name);
+    return path;
+}
+
 /* --- the index --- */
 
 typedef struct index_entry {
@@ -266,7 +274,7 @@ static status read_index(source *s, const char *dir, shard_index *x, error *err)
     static const char name[] = "model.safetensors.index.json";
     const char *key;
     json_t *child;
-    TRY(hf_json_read(s, dir, name, MAX_INDEX_BYTES, JSON_DOC_BIG_INTEGERS, &x->doc, err));
+    TRY(hf_json_read(s, name, MAX_INDEX_BYTES, JSON_DOC_BIG_INTEGERS, &x->doc, err));
     json_t *map = json_object_get(x->doc.root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0)
         return error_set(err, STATUS_FORMAT, "safetensors: %s/%s: no weight_map", dir, name);
@@ -315,7 +323,7 @@ static status read_shards(source *s, const char *dir, const shard_index *x, erro
         const char *file = x->entries[x->order[begin]].file;
         size_t first = s->n_tensors;
         for (end = begin + 1; end < x->n && strcmp(x->entries[x->order[end]].file, file) == 0;) end++;
-        const char *path = hf_path(s, dir, file);
+        const char *path = join(s, dir, file);
         if (path == NULL) return error_set(err, STATUS_NO_MEMORY, "safetensors: no memory for a path");
         TRY(read_file(s, path, err));
         TRY(check_listed(s, x, begin, end, first, path, err));
@@ -342,10 +350,10 @@ static bool matches(bool is_dir, const uint8_t *head, size_t n_head) {
 }
 
 static status open_directory(source *s, const char *dir, error *err) {
-    status rc = hf_config_read(s, dir, &s->meta, err);
+    status rc = hf_config_read(s, &s->meta, err);
     if (rc == STATUS_NOT_FOUND) error_prefix(err, "safetensors: a model's directory has a config.json");
     TRY(rc);
-    const char *single = hf_path(s, dir, "model.safetensors");
+    const char *single = join(s, dir, "model.safetensors");
     if (single == NULL) return error_set(err, STATUS_NO_MEMORY, "safetensors: no memory for a path");
     error why = {0};
     rc = read_file(s, single, &why);

@@ -2,6 +2,7 @@
 /* Opening, layout checks, lookup and bytes of a checkpoint, whatever its container. */
 #include "load/source.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -316,5 +317,40 @@ status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t
                          (unsigned long long)n, (unsigned long long)t->n_bytes);
     status rc = source_read_at(s, t->file, t->off + off, dst, bytes, err);
     if (rc != STATUS_OK) error_prefix(err, "load: tensor %s", t->name);
+    return rc;
+}
+
+/* --- files beside the tensors --- */
+
+static status read_whole(const source *s, const char *path, mem_tag tag, size_t max_bytes, char **out, size_t *n, error *err) {
+    os_file *f = NULL;
+    void *text = NULL;
+    TRY(os_file_open(s->m, path, &f, err));
+    uint64_t size = os_file_size(f);
+    status rc = STATUS_OK;
+    if (size > max_bytes)
+        rc = error_set(err, STATUS_FORMAT, "load: %s has %llu bytes; at most %zu are allowed", path, (unsigned long long)size, max_bytes);
+    if (rc == STATUS_OK) rc = mem_alloc_named(s->m, tag, (size_t)size + 1, path, &text, err);
+    if (rc == STATUS_OK) rc = s->read(s->read_ctx, f, 0, text, (size_t)size, err);
+    os_file_close(f);
+    if (rc != STATUS_OK) {
+        mem_free(s->m, text);
+        return rc;
+    }
+    ((char *)text)[size] = '\0';
+    *out = text;
+    *n = (size_t)size;
+    return STATUS_OK;
+}
+
+status source_read_sibling(const source *s, mem_tag tag, const char *name, size_t max_bytes, char **out, size_t *n, error *err) {
+    if (s->format->container != META_HF) return error_set(err, STATUS_NOT_FOUND, "load: %s: a GGUF has no %s beside it", s->path, name);
+    if (strchr(name, '/') != NULL || max_bytes == SIZE_MAX) return error_set(err, STATUS_INVALID, "load: %s is no plain file name", name);
+    size_t len = strlen(s->path) + strlen(name) + 2;
+    char *path = mem_alloc(s->m, MEM_MODEL, len);
+    if (path == NULL) return error_set(err, STATUS_NO_MEMORY, "load: no memory for a path");
+    snprintf(path, len, "%s/%s", s->path, name);
+    status rc = read_whole(s, path, tag, max_bytes, out, n, err);
+    mem_free(s->m, path);
     return rc;
 }

@@ -60,6 +60,11 @@ const os_file *source_file(const source *s, size_t i);
 NODISCARD status source_data(source *s, const tensor_info *t, const void **out, error *err);
 /** A byte range of a tensor into dst, by reading, never through a mapping. */
 NODISCARD status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t n, void *dst, error *err);
+/**
+ * A whole file of a Hugging Face directory (tokenizer.json, chat_template.jinja), NUL-terminated, to be freed with mem_free. name is plain, without '/'.
+ * STATUS_NOT_FOUND when it is not there (a GGUF has no such files), STATUS_FORMAT when it has more than max_bytes, STATUS_INVALID for what is no regular file.
+ */
+NODISCARD status source_read_sibling(const source *s, mem_tag tag, const char *name, size_t max_bytes, char **out, size_t *n, error *err);
 /** False once any mapped file shrank (os_file_intact). */
 bool source_intact(const source *s);
 bool source_is_mapped(const source *s);

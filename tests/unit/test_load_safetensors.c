@@ -164,6 +164,30 @@ static void test_hparams(void **state) {
     source_close(s);
 }
 
+static void test_files_beside(void **state) {
+    (void)state;
+    source *s = open_ok(PYTHON_DIR, LOAD_AUTO), *gguf = open_ok(HEADRACE_TEST_DATA "/python_writer.gguf", LOAD_AUTO);
+    char *text = NULL;
+    size_t n = 0;
+    error err = {0};
+    mem_usage u;
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "generation_config.json", 1000, &text, &n, &err), STATUS_OK);
+    assert_int_equal(strlen(text), n);
+    assert_non_null(strstr(text, "\"temperature\": 0.6"));
+    mem_get_usage(m, MEM_TOKENIZER, &u);
+    assert_int_equal(u.n_live, 1);
+    mem_free(m, text);
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "generation_config.json", n - 1, &text, &n, &err), STATUS_FORMAT);
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "generation_config.json", n, &text, &n, &err), STATUS_OK);
+    mem_free(m, text);
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "tokenizer.json", 1000, &text, &n, &err), STATUS_NOT_FOUND);
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "../python_writer.gguf", 10000, &text, &n, &err), STATUS_INVALID);
+    assert_int_equal(source_read_sibling(s, MEM_TOKENIZER, "..", 10000, &text, &n, &err), STATUS_INVALID);
+    assert_int_equal(source_read_sibling(gguf, MEM_TOKENIZER, "generation_config.json", 10000, &text, &n, &err), STATUS_NOT_FOUND);
+    source_close(gguf);
+    source_close(s);
+}
+
 /* --- files written here --- */
 
 static void write_st(const char *name, const char *header, size_t n_data) {
@@ -353,6 +377,7 @@ int main(void) {
         cmocka_unit_test(test_files_of_python_package),
         cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_hparams),
+        cmocka_unit_test(test_files_beside),
         cmocka_unit_test(test_bind_under_prefixes),
         cmocka_unit_test(test_single_file_first),
         cmocka_unit_test(test_file_instead_of_directory),

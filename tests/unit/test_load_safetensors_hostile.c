@@ -221,7 +221,7 @@ static void test_configurations(void **state) {
         const char *part;
     } cases[] = {
         {"config.json", "", STATUS_FORMAT, "json: "},
-        {"config.json", "[]", STATUS_FORMAT, "does not hold a JSON object"},
+        {"config.json", "[]", STATUS_FORMAT, "not an object"},
         {"config.json", "{\"a\":1,\"a\":1}", STATUS_FORMAT, "duplicate"},
         {"config.json", "{\"a\":1e999}", STATUS_FORMAT, "json: "},
         {"config.json", "{\"a\":", STATUS_FORMAT, "json: "},
@@ -271,7 +271,7 @@ static void test_json_is_budgeted(void **state) {
     write_bytes("model.safetensors", buf, make_file("{}", 0, buf, sizeof buf));
     mem_get_usage(m, MEM_MODEL, &before);
     assert_int_equal(mem_set_limit(m, MEM_MODEL, 2 << 20), STATUS_OK);
-    refused(STATUS_NO_MEMORY, "no memory for 100001 values");
+    refused(STATUS_NO_MEMORY, "no memory for the tree");
     assert_int_equal(mem_set_limit(m, MEM_MODEL, SIZE_MAX), STATUS_OK);
     refused(STATUS_OK, "");
     mem_get_usage(m, MEM_MODEL, &after);
