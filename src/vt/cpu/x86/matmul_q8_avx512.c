@@ -14,6 +14,7 @@
  * takes out again.
  */
 #include "vt/cpu/cpu_rows.h"
+#include "vt/cpu/x86/panel_avx512.h"
 #include "vt/cpu/x86/store_avx2.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -22,7 +23,6 @@ enum {
     FEW_ROWS = 4,      /* rows of a for which reading b once more by repacking does not pay */
     FEW_GROUPS = 64,   /* groups of four blocks of a that are prepared at a time */
     FEW_COLUMNS = 64,  /* rows of b of a task */
-    PANEL = 16,        /* rows of b in lanes */
     PANEL_BLOCKS = 64, /* blocks of a panel that are packed at a time: a multiple of CPU_Q8_LANES */
     MANY_ROWS = 128,   /* rows of a that use a packed panel */
     TILE = 8           /* rows of a that share its loads */
@@ -116,13 +116,6 @@ INLINE void unpack_row(vt_dtype t, const uint8_t *p, int row, __m512i u[2], __m5
         u[1] = _mm512_xor_si512(two_halves(p + 70, p + 104), flip);
         *scales = _mm512_mask_mov_epi16(*scales, lanes, _mm512_permutex2var_epi16(first, table(q8_0_scales), second));
     }
-}
-
-/* Sums over the quarters of x, y, z, w: element i of a quarter is the sum of the quarter of the i-th. */
-INLINE __m512i sum_quarters(__m512i x, __m512i y, __m512i z, __m512i w) {
-    __m512i xy = _mm512_add_epi32(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y));
-    __m512i zw = _mm512_add_epi32(_mm512_unpacklo_epi32(z, w), _mm512_unpackhi_epi32(z, w));
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(xy, zw), _mm512_unpackhi_epi64(xy, zw));
 }
 
 /* One step: four blocks of four rows of b with the group of each of n_rows rows of a. */
@@ -225,51 +218,22 @@ typedef struct panel {
     float d[PANEL_BLOCKS][PANEL], m[PANEL_BLOCKS][PANEL];
 } panel;
 
-/* Sixteen bytes of each of sixteen rows as four registers of dwords: register k has dword k of each row. */
-INLINE void transpose(const uint8_t *const row[PANEL], int64_t off, __m512i out[4]) {
-    __m512i z[4];
-    for (int r = 0; r < 4; r++) {
-        z[r] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(row[r] + off)));
-        z[r] = _mm512_inserti32x4(z[r], _mm_loadu_si128((const void *)(row[4 + r] + off)), 1);
-        z[r] = _mm512_inserti32x4(z[r], _mm_loadu_si128((const void *)(row[8 + r] + off)), 2);
-        z[r] = _mm512_inserti32x4(z[r], _mm_loadu_si128((const void *)(row[12 + r] + off)), 3);
-    }
-    __m512i t0 = _mm512_unpacklo_epi32(z[0], z[1]), t1 = _mm512_unpackhi_epi32(z[0], z[1]);
-    __m512i t2 = _mm512_unpacklo_epi32(z[2], z[3]), t3 = _mm512_unpackhi_epi32(z[2], z[3]);
-    out[0] = _mm512_unpacklo_epi64(t0, t2);
-    out[1] = _mm512_unpackhi_epi64(t0, t2);
-    out[2] = _mm512_unpacklo_epi64(t1, t3);
-    out[3] = _mm512_unpackhi_epi64(t1, t3);
-}
-
-INLINE void pack_scales(const uint8_t *const row[PANEL], int64_t off, float *out) {
-    uint16_t h[PANEL];
-    for (int r = 0; r < PANEL; r++) h[r] = cpu_u16(row[r] + off);
-    _mm512_store_ps(out, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)h)));
-}
-
 INLINE void pack_block(vt_dtype t, panel *to, int64_t i, const uint8_t *const row[PANEL], int64_t off) {
     __m512i raw[4];
-    pack_scales(row, off, to->d[i]);
-    if (t == VT_Q4_1) pack_scales(row, off + 2, to->m[i]);
+    panel_scales(row, off, to->d[i]);
+    if (t == VT_Q4_1) panel_scales(row, off + 2, to->m[i]);
     if (t == VT_Q8_0) {
         for (int half = 0; half < 2; half++) {
-            transpose(row, off + 2 + 16 * half, raw);
+            panel_transpose(row, off + 2 + 16 * half, raw);
             for (int k = 0; k < 4; k++) _mm512_store_si512(to->q[i][4 * half + k], _mm512_xor_si512(raw[k], _mm512_set1_epi8((char)0x80)));
         }
         return;
     }
-    transpose(row, off + (t == VT_Q4_1 ? 4 : 2), raw);
+    panel_transpose(row, off + (t == VT_Q4_1 ? 4 : 2), raw);
     for (int k = 0; k < 4; k++) {
         _mm512_store_si512(to->q[i][k], _mm512_and_si512(raw[k], _mm512_set1_epi8(15)));
         _mm512_store_si512(to->q[i][4 + k], _mm512_and_si512(_mm512_srli_epi16(raw[k], 4), _mm512_set1_epi8(15)));
     }
-}
-
-INLINE __m512i four_of_a(const uint8_t *p) {
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return _mm512_set1_epi32(v);
 }
 
 /* n_rows rows of a (a constant where this is called) over n_blocks of the panel; sums[row][chain] is where the chains wait. */
@@ -284,12 +248,12 @@ INLINE void tile(vt_dtype t, const panel *b, const uint8_t *a, int64_t a_stride,
             __m512 d = _mm512_load_ps(b->d[i]);
             for (int r = 0; r < n_rows; r++) {
                 const uint8_t *block = a + r * a_stride + i * (int64_t)sizeof(cpu_q8_a32);
-                __m512i s = _mm512_setzero_si512(), a_sum = four_of_a(block + 4);
-                for (int k = 0; k < 8; k++) s = _mm512_dpbusd_epi32(s, w[k], four_of_a(block + 8 + 4 * k));
+                __m512i s = _mm512_setzero_si512(), a_sum = panel_broadcast(block + 4);
+                for (int k = 0; k < 8; k++) s = _mm512_dpbusd_epi32(s, w[k], panel_broadcast(block + 8 + 4 * k));
                 if (t != VT_Q4_1) s = _mm512_sub_epi32(s, _mm512_slli_epi32(a_sum, shift_of(t)));
                 __m512 v = _mm512_mul_ps(d, _mm512_cvtepi32_ps(s));
                 if (t == VT_Q4_1) v = _mm512_fmadd_ps(_mm512_load_ps(b->m[i]), _mm512_cvtepi32_ps(a_sum), v);
-                acc[r] = _mm512_fmadd_ps(_mm512_castsi512_ps(four_of_a(block)), v, acc[r]);
+                acc[r] = _mm512_fmadd_ps(_mm512_castsi512_ps(panel_broadcast(block)), v, acc[r]);
             }
         }
         for (int r = 0; r < n_rows; r++) _mm512_store_ps(sums[r][chain], acc[r]);
