@@ -15,3 +15,9 @@ endfunction()
 
 set(fixtures ${CMAKE_CURRENT_SOURCE_DIR}/fixtures)
 headrace_fixture(fixture_llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${fixtures}/llama 2e-4)
+
+add_executable(check_smollm2 ${CMAKE_CURRENT_SOURCE_DIR}/model/check_smollm2.c)
+target_link_libraries(check_smollm2 PRIVATE model_support)
+target_compile_definitions(check_smollm2 PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
+add_test(NAME check_smollm2 COMMAND check_smollm2)
+set_tests_properties(check_smollm2 PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
