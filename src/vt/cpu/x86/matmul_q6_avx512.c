@@ -56,7 +56,8 @@ INLINE void step(const cpu_q6_k *const b[4], const uint8_t *a, int64_t a_stride,
             __m256i excess = _mm256_madd_epi16(scale16, _mm256_loadu_si256((const void *)x->sum));
             __m512i sum = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_zextsi256_si512(excess), 5));
             for (int j = 0; j < 4; j++) { /* each quarter of a register has one scale */
-                __m512i spread = _mm512_add_epi32(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), _mm512_set1_epi32(4 * j));
+                __m512i spread =
+                    _mm512_add_epi32(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), _mm512_set1_epi32(4 * j));
                 __m512i dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[j], _mm512_loadu_si512(x->q + 64 * j));
                 sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(dot, _mm512_permutexvar_epi32(spread, scale32)));
             }
@@ -149,7 +150,8 @@ INLINE void tile(const panel *b, const uint8_t *a, int64_t a_stride, int n_rows,
         for (int r = 0; r < n_rows; r++) {
             total[r] = _mm512_setzero_si512();
             const cpu_q8_a256 *x = (const void *)(a + r * a_stride);
-            for (int k = 0; k < 8; k++) total[r] = _mm512_dpwssd_epi32(total[r], _mm512_load_si512(b->pair[i][k]), panel_broadcast(x->sum + 2 * k));
+            for (int k = 0; k < 8; k++)
+                total[r] = _mm512_dpwssd_epi32(total[r], _mm512_load_si512(b->pair[i][k]), panel_broadcast(x->sum + 2 * k));
         }
         for (int g = 0; g < 16; g++) {
             __m512i w[4], scale = _mm512_load_si512(b->scale[i][g]);
@@ -163,7 +165,8 @@ INLINE void tile(const panel *b, const uint8_t *a, int64_t a_stride, int n_rows,
         }
         __m512 d = _mm512_load_ps(b->d[i]);
         for (int r = 0; r < n_rows; r++)
-            acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_castsi512_ps(panel_broadcast(a + r * a_stride)), d), _mm512_cvtepi32_ps(total[r]), acc[r]);
+            acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_castsi512_ps(panel_broadcast(a + r * a_stride)), d), _mm512_cvtepi32_ps(total[r]),
+                                     acc[r]);
     }
     for (int r = 0; r < n_rows; r++) _mm512_store_ps(sums[r], acc[r]);
 }
@@ -176,7 +179,8 @@ static void many_rows_panel(const product *p, int64_t n, int64_t n_rows) {
         int64_t n_chunk = p->n_blocks - first < PANEL_BLOCKS ? p->n_blocks - first : PANEL_BLOCKS;
         for (int64_t i = 0; i < n_chunk; i++) {
             const uint8_t *row[PANEL];
-            for (int r = 0; r < PANEL; r++) row[r] = p->b + (n + r < p->n_n ? n + r : p->n_n - 1) * p->b_stride + (first + i) * (int64_t)sizeof(cpu_q6_k);
+            for (int r = 0; r < PANEL; r++)
+                row[r] = p->b + (n + r < p->n_n ? n + r : p->n_n - 1) * p->b_stride + (first + i) * (int64_t)sizeof(cpu_q6_k);
             pack_block(&packed, i, row);
         }
         const uint8_t *a = p->a + p->m0 * p->a_stride + first * (int64_t)sizeof(cpu_q8_a256);
@@ -200,7 +204,8 @@ static void many_task(void *ctx, int64_t begin, int64_t end, int thread) {
 status vnni_matmul_q8_a256_q6_k(vt_queue *q, const vt_call *call, error *err) {
     (void)err;
     const vt_tensor *a = call->t[1], *b = call->t[2];
-    product p = {a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK_K, 0, cpu_epilogue_of(call)};
+    product p = {
+        a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK_K, 0, cpu_epilogue_of(call)};
     if (p.n_m <= 0) return STATUS_OK;
     if (p.n_m <= FEW_ROWS)
         cpu_run(q, p.n_n, FEW_COLUMNS, few_task, &p);
