@@ -393,6 +393,12 @@ static status open_group(translator *t) {
     if (left >= 2 && s[1] == '*') return refuse(t, "(*");
     if (left >= 2 && s[1] == '?') {
         char c = left > 2 ? s[2] : '\0', d = left > 3 ? s[3] : '\0';
+        if (c == '#') {
+            const char *close = memchr(s, ')', left);
+            if (!close) return refuse(t, "a comment without end");
+            t->i += (size_t)(close - s) + 1;
+            return STATUS_OK;
+        }
         if (c == ':' || c == '=' || c == '!' || c == '>') {
             char open[] = {'(', '?', c, '\0'};
             put(t, open);

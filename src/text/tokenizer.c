@@ -93,8 +93,7 @@ void tokenizer_find_ends(tokenizer *t) {
                                         "</s>",
                                         "<eos>",
                                         "<end_of_utterance>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+                                        "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) tokenizer_add_end(t, find_control(t, texts[i]));
     /* Where answers end with <|return|>, <|end|> ends a message of several within one answer. */
     if (find_control(t, "<|return|>") < 0) tokenizer_add_end(t, find_control(t, "<|end|>"));
