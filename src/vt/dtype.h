@@ -10,6 +10,7 @@
  *   Q6_K 256: ql[128], qh[64], int8 scales[16], f16 d;                               d * scale * (q - 32)
  *             element e = 128 h + 32 g + l (h < 2, g < 4, l < 32): scale[e / 16]; low four bits of q: nibble g / 2 (0 low) of ql[64 h + 32 (g % 2) + l],
  *             high two bits: bits 2 g, 2 g + 1 of qh[32 h + l]
+ *   F4_E2M1    2: element 2i in the low nibble of byte i; 0 0.5 1 1.5 2 3 4 6 and their negatives. F8_E8M0: 2^(e - 127), 255 is NaN; scales of F4_E2M1.
  * Activation blocks (ours, never in a file):
  *   Q8_A32   32: f32 d, int32 sum of the q, int8 q[32];  d = max|x| / 127, q = round_to_nearest_even(x / d) limited to -127 .. 127
  *   Q8_A256 256: f32 d, int16 sums[16] (of 16 consecutive q), int8 q[256];  d and q as Q8_A32
@@ -39,7 +40,9 @@
     X(VT_Q4_0, "q4_0", 32, 18, 2, VT_Q8_A32)                                                                           \
     X(VT_Q4_1, "q4_1", 32, 20, 3, VT_Q8_A32)                                                                           \
     X(VT_Q8_0, "q8_0", 32, 34, 8, VT_Q8_A32)                                                                           \
-    X(VT_Q6_K, "q6_k", 256, 210, 14, VT_Q8_A256)
+    X(VT_Q6_K, "q6_k", 256, 210, 14, VT_Q8_A256)                                                                       \
+    X(VT_F8_E8M0, "f8_e8m0", 1, 1, -1, VT_NONE)                                                                        \
+    X(VT_F4_E2M1, "f4_e2m1", 2, 1, -1, VT_F32)
 
 typedef enum vt_dtype {
 #define X(id, name, elems, bytes, gguf, act) id,

@@ -55,7 +55,7 @@ static bool shape_is_sound(op_check *c, const char *name, const vt_tensor *t) {
         OP_CHECK(c, t->dim[i] >= 0, "%s: dimension %d is %lld", name, i, (long long)t->dim[i]);
         OP_CHECK(c, i < t->n_dims || t->dim[i] == 1, "%s: dimension %d past the last is not 1", name, i);
         if (i >= t->n_dims || t->dim[i] <= 1) continue;
-        if (i == t->n_dims - 1) {
+        if (i == t->n_dims - 1 && !(c->any_inner_stride && block == 1)) {
             OP_CHECK(c, t->stride[i] == 1, "%s: elements of a row must be side by side (stride %lld)", name, (long long)t->stride[i]);
         } else {
             OP_CHECK(c, t->stride[i] >= 0, "%s: stride %d is %lld", name, i, (long long)t->stride[i]);
@@ -98,6 +98,12 @@ void op_check_in(op_check *c, const char *name, const vt_tensor *t, int min_dims
     op_arg *arg = &c->args[c->call.n_tensors - 1];
     arg->begin = begin;
     arg->end = begin + bytes;
+}
+
+void op_check_in_strided(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims) {
+    c->any_inner_stride = true;
+    op_check_in(c, name, t, min_dims, max_dims);
+    c->any_inner_stride = false;
 }
 
 /* From the smallest stride up, each must reach past everything the smaller ones span. */

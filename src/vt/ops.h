@@ -98,4 +98,47 @@ NODISCARD status vt_mul_scalar(vt_queue *q, const vt_tensor *out, const vt_tenso
 /** out = a + b; b has a's shape, or is [D] and is added to each row. out may be a. F32/BF16 a and out of one dtype; b F32, F16 or BF16. */
 NODISCARD status vt_add(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
 
+/**
+ * out[M,N] = a[M,K] . (b * scale)^T, float(b[n,k]) = value(b[n,k]) * scale[n / block_n, k / block_k], one F32 product; then as vt_matmul_bt with F32 a, sixteen lanes.
+ * b F8_E4M3 [N,K] with scale F32, BF16 or F16 [ceil(N / block_n), ceil(K / block_k)] (last blocks may be partial; a scale per row: block_n 1, block_k K), or
+ * F4_E2M1 [N,K] with scale F8_E8M0 [N, K / 32] (block_n 1, block_k 32). Rows of b are contiguous, their stride is free; so is the row stride of scale. out F32.
+ */
+typedef struct vt_scale_params { int32_t block_n, block_k; } vt_scale_params;
+NODISCARD status vt_matmul_bt_scaled(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, const vt_tensor *scale, vt_scale_params p, error *err);
+
+/** out[M,N] = a[M,K] . b[K,N] with free strides of b in both dimensions; sixteen lanes over k as vt_matmul_bt. a F32, b F32, F16 or BF16, out F32 or BF16. */
+NODISCARD status vt_matmul_kn(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
+
+/**
+ * The router: ids I32 [T,k] and weights F32 [T,k] from logits F32 [T,E], k <= E. A logit that is not finite counts as -infinity (probability 0); ties go to the lower id; ids come
+ * in descending order of what selects them. When fewer than k are left with a probability, the lowest unused ids fill up with weight 0.
+ *   VT_ROUTER_SOFTMAX: p = softmax over all E; select by p.    VT_ROUTER_SIGMOID: p = sigmoid(logit); select by p + bias.
+ *   VT_ROUTER_SOFTMAX_SELECTED: select by logit (+ bias); weights = softmax over the selected logits.
+ * n_groups > 1: E / n_groups neighbours form a group whose score is the sum of its two best selection values (group_top2) or its best; only experts of the top_groups best groups
+ * can be selected. The weight is p of the selected (bias never enters it); renormalize divides by their sum (a sum of 0 divides by 1; + 1e-20 as the reference does); then times
+ * scaling; then times expert_scale[id]. bias, expert_scale: F32 or BF16 [E], or n_dims 0. F32 arithmetic, exp is vt_expf.
+ */
+typedef enum vt_router_mode { VT_ROUTER_SOFTMAX, VT_ROUTER_SIGMOID, VT_ROUTER_SOFTMAX_SELECTED } vt_router_mode;
+typedef struct vt_router_params {
+    vt_router_mode mode;
+    int32_t n_groups, top_groups;
+    bool group_top2, renormalize;
+    float scaling;
+} vt_router_params;
+NODISCARD status vt_router_topk(vt_queue *q, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *logits, const vt_tensor *bias, const vt_tensor *expert_scale,
+                                vt_router_params p, error *err);
+
+/**
+ * out[t,:] = sum over j = 0 .. k-1, in order, of weights[t,j] * y[index[t,j],:]: r = w0 * y0; r = r + (w * y), each rounded to F32. y F32 [P,H], index I32 [T,k], weights F32 [T,k], out
+ * F32 [T,H]. The caller orders j by ascending expert id, which fixes the sum whatever order the experts were computed in.
+ */
+NODISCARD status vt_moe_combine(vt_queue *q, const vt_tensor *out, const vt_tensor *y, const vt_tensor *index, const vt_tensor *weights, error *err);
+
+/** out[T,D] from x[T,2D] (gate, then up): g = min(gate, limit), u = clamp(up, -limit, limit), out = (u + 1) * (g / (1 + exp(-alpha * g))) with vt_expf. F32 in; out F32 or BF16. */
+typedef struct vt_swiglu_params { float alpha, limit; } vt_swiglu_params;
+NODISCARD status vt_swiglu_clamp_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, vt_swiglu_params p, error *err);
+
+/** out[T,D] = x[T,D] / (1 + exp(-gate)) with vt_expf; gate F32 [T,D], or [T,1] for one gate a row. out may be x. */
+NODISCARD status vt_mul_sigmoid(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *gate, error *err);
+
 #endif
