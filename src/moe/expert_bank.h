@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The bank: where every expert's bytes are in the checkpoint, as published. One expert of a layer is a unit of parts (matrices, their scales, biases); a part is one byte
+ * range per expert and one view (dtype, shape, strides) that all experts of the layer share. Works for separate tensors per expert and for slices of a stacked tensor alike.
+ *
+ * Knows files and views, not models or sequences. Constant after it is built; any thread may read it.
+ */
+#ifndef HEADRACE_MOE_EXPERT_BANK_H
+#define HEADRACE_MOE_EXPERT_BANK_H
+
+#include "base/arena.h"
+#include "load/source.h"
+
+enum { EXPERT_MAX_PARTS = 12, EXPERT_PART_ALIGN = 64 };
+
+typedef struct expert_part {
+    vt_tensor view;   /* of one expert, data NULL */
+    size_t n_bytes;   /* of one expert */
+    size_t slot_off;  /* where the part begins in a slot: multiple of EXPERT_PART_ALIGN */
+} expert_part;
+
+/** Where part p of expert e is. */
+typedef struct expert_span {
+    const tensor_info *tensor;
+    uint64_t off; /* within the tensor */
+} expert_span;
+
+typedef struct expert_layer {
+    int32_t n_experts, n_parts; /* n_experts 0: not a layer with experts */
+    int32_t top_k;              /* experts of one row */
+    expert_part parts[EXPERT_MAX_PARTS];
+    size_t slot_bytes;          /* all parts with their alignment */
+    size_t file_bytes;          /* of one expert, without alignment */
+    expert_span *spans;         /* [n_experts * n_parts] */
+} expert_layer;
+
+typedef struct expert_bank {
+    source *src;
+    int32_t n_layers;
+    expert_layer *layers;       /* [n_layers] */
+    size_t max_slot_bytes;      /* of the largest layer */
+    int32_t max_top_k, max_experts;
+    uint64_t total_bytes;       /* all experts of all layers */
+} expert_bank;
+
+/** Memory from the arena, which must outlive the bank. expert_bank_set_layer is called once per layer with experts; then expert_bank_seal. */
+NODISCARD status expert_bank_init(expert_bank *b, arena *a, source *src, int32_t n_layers, error *err);
+/** Copies parts and spans; lays the parts out in a slot. n_parts <= EXPERT_MAX_PARTS. */
+NODISCARD status expert_bank_set_layer(expert_bank *b, arena *a, int32_t layer, int32_t n_experts, int32_t top_k, int32_t n_parts, const expert_part *parts,
+                                       const expert_span *spans, error *err);
+void expert_bank_seal(expert_bank *b);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The expert store: a layer asks for the experts of a step and gets leases. Which tier they are in is the store's business; a resident expert and one in a slot have the same parts
+ * in the same layout and run the same kernels, so the bits are the same.
+ *
+ *   waves(layer, ids) -> how the set is cut so that each wave fits
+ *   begin(layer, ids of one wave) -> n leases are under way
+ *   next_ready() -> one lease whose parts may be read (in any order of arrival), or the failure of one expert
+ *   release(lease, fence) -> the slot may be reused once `fence` (the last queued consumer) has completed
+ *
+ * Invariants:
+ *   1. a leased slot, and one being filled, is never evicted; its generation does not change while the lease is held
+ *   2. every part of an expert moves together; a slot is valid only when all parts arrived in full length
+ *   3. a failed fill leaves the slot empty and fails that expert alone, with file, offset, expected and got
+ *   4. eviction comes before the capacity test; the budget is read at each decision
+ *   5. after warm-up nothing is allocated, freed or drained
+ *   6. keys are (layer, expert), never addresses; a store belongs to one model
+ * Owned by the engine's thread; reads may run on threads of its own. Destroy requires that no lease is outstanding (STATUS_BUG otherwise).
+ */
+#ifndef HEADRACE_MOE_EXPERT_STORE_H
+#define HEADRACE_MOE_EXPERT_STORE_H
+
+#include "moe/expert_bank.h"
+#include "vt/vt.h"
+
+typedef struct expert_store expert_store;
+
+typedef struct expert_lease {
+    int32_t layer, expert;
+    int32_t slot;                               /* -1: resident */
+    uint64_t generation;                        /* of the slot at acquire */
+    const void *part[EXPERT_MAX_PARTS];         /* device addresses, in the order of the layer's parts */
+    vt_fence ready;                             /* what a queue has to wait for before it reads the parts; handle NULL: nothing */
+} expert_lease;
+
+typedef struct expert_counters {
+    uint64_t hits, misses, evictions, bytes_read, reads, failed, distinct, waves, prefetch_used, prefetch_wasted, stall_ns;
+    uint64_t n_slots, slot_bytes, bytes_resident;
+} expert_counters;
+
+/** The interface that stores implement; first member of each. */
+struct expert_store {
+    const char *name; /* "resident", "stream", "device" */
+    const expert_bank *bank;
+    /* Cuts ids (ascending, distinct) into waves: writes the size of each into sizes[] (room for n), returns the number of waves. */
+    int32_t (*waves)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes);
+    status (*begin)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, error *err);
+    /* One expert of the wave begun. STATUS_NOT_FOUND when all were given; a failed expert gives its status with lease->expert set and nothing to release. */
+    status (*next_ready)(expert_store *s, expert_lease *lease, error *err);
+    void (*release)(expert_store *s, const expert_lease *lease, vt_fence last_use);
+    /* These experts may be wanted next; idle link time only. NULL: ignored. */
+    void (*hint)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n);
+    /* Give up what is left of the wave begun (after a failure); pending reads are awaited or dropped, no lease stays. */
+    void (*cancel)(expert_store *s);
+    void (*counters)(expert_store *s, expert_counters *out);
+    status (*close)(expert_store *s); /* frees; STATUS_BUG when leases are outstanding */
+};
+
+/** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
+NODISCARD status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err);
+
+typedef struct expert_stream_options {
+    size_t budget_bytes; /* of slots; must hold one wave: max_top_k slots of the largest layer (STATUS_DOES_NOT_FIT names the number) */
+    size_t (*budget)(void *ctx); /* NULL, or read at each decision: may shrink and grow below budget_bytes */
+    void *budget_ctx;
+} expert_stream_options;
+/** Experts stay on disk; a bounded number of slots in host memory (MEM_EXPERTS), filled by reading, never through a mapping. */
+NODISCARD status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err);
+
+typedef struct expert_device_options {
+    size_t budget_bytes; /* of device slots */
+} expert_device_options;
+/** Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). */
+NODISCARD status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt,
+                                            expert_store **out, error *err);
+
+#endif
