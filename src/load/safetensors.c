@@ -21,14 +21,14 @@ static const struct {
     vt_dtype dtype;
 } dtypes[] = {
     {"BOOL", 8, VT_NONE},
-    {"F4", 4, VT_NONE},
+    {"F4", 4, VT_F4_E2M1},
     {"F6_E2M3", 6, VT_NONE},
     {"F6_E3M2", 6, VT_NONE},
     {"U8", 8, VT_U8},
     {"I8", 8, VT_I8},
     {"F8_E5M2", 8, VT_NONE},
     {"F8_E4M3", 8, VT_F8_E4M3},
-    {"F8_E8M0", 8, VT_NONE},
+    {"F8_E8M0", 8, VT_F8_E8M0},
     {"F8_E4M3FNUZ", 8, VT_NONE},
     {"F8_E5M2FNUZ", 8, VT_NONE},
     {"I16", 16, VT_NONE},
@@ -43,7 +43,7 @@ static const struct {
     {"I64", 64, VT_I64},
     {"U64", 64, VT_NONE},
     {"F8_E4M3FN", 8, VT_F8_E4M3},
-    {"F8_E8M0FNU", 8, VT_NONE}, /* spellings of some writers */
+    {"F8_E8M0FNU", 8, VT_F8_E8M0}, /* spellings of some writers */
 };
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
@@ -101,6 +101,9 @@ static status read_shape(const st_reader *r, const json_t *j, size_t dtype, tens
     if (bits % 8 != 0) return refuse(r, STATUS_FORMAT, t->name, "%llu bits are no whole bytes", (unsigned long long)bits);
     *n_bytes = bits / 8;
     t->n_dims = (int32_t)(n <= VT_MAX_DIMS ? n : 1);
+    size_t row_bytes;
+    if (n > 0 && n <= VT_MAX_DIMS && !vt_dtype_row_bytes(t->dtype, t->dim[n - 1], &row_bytes))
+        t->dtype = VT_NONE; /* F4 rows that end within a byte */
     if (n <= VT_MAX_DIMS) return STATUS_OK;
     t->dtype = VT_NONE; /* patch embeddings of vision towers: held, not readable */
     t->dim[0] = (int64_t)elems;
