@@ -48,7 +48,7 @@ typedef struct bench {
     int32_t *ids;
     bench_sequence *sequences;
     headrace_id *request_ids;
-    uint64_t run; /* the one that runs: its number, and the lengths of its sequences */
+    uint64_t run; /* the one that runs: its number in this call, and the lengths of its sequences */
     int64_t run_prompt, run_generate;
     speed_meter speed;
     bool muted, stop;
@@ -103,8 +103,8 @@ static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
 }
 
 /* One run: n_seqs prompts of n_prompt ids, n_generate tokens each; its speeds are in b->speed afterwards. */
-static status run_once(bench *b, uint64_t run, int n_seqs, int64_t n_prompt, int64_t n_generate, error *err) {
-    b->run = run;
+static status run_once(bench *b, int n_seqs, int64_t n_prompt, int64_t n_generate, error *err) {
+    b->run++;
     b->run_prompt = n_prompt;
     b->run_generate = n_generate;
     speed_meter_init(&b->speed, (size_t)n_seqs, true);
@@ -132,7 +132,7 @@ static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
 static status measure(bench *b, point *p, error *err) {
     double *prefill = b->samples, *decode = b->samples + b->n_repeat;
     for (int r = 0; r < b->n_repeat; r++) {
-        TRY(run_once(b, (uint64_t)r + 1, p->n_seqs, at_least_one(b->n_prompt), at_least_one(b->n_generate), err));
+        TRY(run_once(b, p->n_seqs, at_least_one(b->n_prompt), at_least_one(b->n_generate), err));
         prefill[r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
         decode[r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
     }
@@ -280,7 +280,7 @@ static status run(bench *b, error *err) {
     error why = {0};
     b->bandwidth = NAN;
     if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
-    TRY(run_once(b, 0, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
+    TRY(run_once(b, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
     for (int i = 0; i < b->n_points; i++) TRY(measure(b, &b->points[i], err));
     if (x->json) return print_json(b, err);
     print_table(b);
