@@ -10,8 +10,8 @@
  * Threads: headrace_submit, headrace_cancel and headrace_get_stats may be called from any thread at any time between load and free. headrace_run and headrace_step drive the
  * engine from one thread at a time, and every callback runs on that thread. A callback may call submit, cancel and get_stats; not run, step or free.
  *
- * Structures that a caller fills begin with `size = sizeof(the struct)`; fields are only ever appended, and 0 means the documented default. Initialise with the
- * *_INIT macro or the *_init function. Everything that can fail returns a headrace_status and fills *err if given; results are written on success only.
+ * Structures that a caller fills begin with `size = sizeof(the struct)`; fields are only ever appended, and 0 means the documented default, so that a caller compiled with an older header
+ * goes on working (a newer header than the library is refused). Initialise with the *_INIT macro or the *_init function. Everything that can fail returns a headrace_status and fills *err if given; results are written on success only.
  */
 #ifndef HEADRACE_HEADRACE_H
 #define HEADRACE_HEADRACE_H
@@ -94,7 +94,7 @@ typedef uint64_t headrace_id;
 
 typedef enum headrace_finish {
     HEADRACE_FINISH_NONE,   /* still running */
-    HEADRACE_FINISH_STOP,   /* an end token */
+    HEADRACE_FINISH_STOP,   /* an end token, a stop id or a stop string */
     HEADRACE_FINISH_LENGTH, /* max_tokens, or the context is full */
     HEADRACE_FINISH_CANCELLED,
     HEADRACE_FINISH_ERROR
@@ -111,7 +111,8 @@ typedef struct headrace_timings {
 typedef enum headrace_event_kind {
     HEADRACE_EVENT_LOGITS, /* rows of logits, in order of position; only with want_logits */
     HEADRACE_EVENT_TOKEN,  /* one generated token, with the text that became certain (may be empty) */
-    HEADRACE_EVENT_DONE    /* exactly once, last; text: what was held back */
+    HEADRACE_EVENT_DONE,   /* exactly once for each answer, last; text: what was held back */
+    HEADRACE_EVENT_PROMPT  /* one token of the prompt with its log-probability, in order, before the first token; only with prompt_logprobs */
 } headrace_event_kind;
 
 typedef struct headrace_event {
@@ -119,8 +120,8 @@ typedef struct headrace_event {
     headrace_event_kind kind;
     headrace_id id;
     void *user;
-    int32_t token;                 /* TOKEN */
-    const char *text;              /* TOKEN, DONE: UTF-8, not NUL-terminated */
+    int32_t token;                 /* TOKEN, PROMPT */
+    const char *text;              /* TOKEN, PROMPT, DONE: UTF-8, not NUL-terminated */
     size_t n_text;
     const float *logits;           /* LOGITS: [n_rows, n_vocab], position first_pos onwards */
     int32_t n_rows, first_pos, n_vocab;
@@ -129,9 +130,25 @@ typedef struct headrace_event {
     const char *error;
     headrace_usage usage;          /* DONE */
     headrace_timings timings;
+    int32_t index;                 /* which of the n answers */
+    float logprob;                 /* TOKEN with want_logprobs, PROMPT: natural logarithm, of the model's own distribution; NaN for the first token of a prompt */
+    int32_t n_top;                 /* likeliest ids there, best first: at most top_logprobs */
+    const int32_t *top_ids;
+    const float *top_logprobs;
 } headrace_event;
 /** Pointers in the event are valid during the call. */
 typedef void headrace_callback(const headrace_event *event);
+
+typedef struct headrace_bias {
+    int32_t id;
+    float bias; /* -1000 .. 1000, added to the logit */
+} headrace_bias;
+
+/**
+ * Called on the engine's thread before a token is drawn, before biases and penalties, with a copy of the row that it may change: logits [n_vocab], and the tokens so far (prompt and
+ * answer). It must not call the engine, and is not called for a row twice unless the sequence was preempted in between. A NaN ends the answer with an error.
+ */
+typedef void headrace_logits_hook(void *user, headrace_id id, int32_t index, const int32_t *tokens, int32_t n_tokens, float *logits, int32_t n_vocab);
 
 typedef struct headrace_request {
     uint32_t size;
@@ -148,18 +165,42 @@ typedef struct headrace_request {
     float top_p, min_p;            /* top_p 0 or 1: off; min_p 0: off */
     uint64_t seed;
     int32_t chunk;                 /* rows of the prompt per step at most; 0: no limit of its own */
-    bool want_logits;              /* LOGITS events for every position of the prompt (and of generated tokens but the last) */
+    bool want_logits;              /* LOGITS events for every position of the prompt (and of generated tokens but the last); takes no prefix hit */
     headrace_callback *callback;
     void *user;
+    /* Everything from here on is off when zero. Lists and texts are copied. */
+    int32_t n;                     /* answers to the prompt, which is computed once; 0 is 1; at most 128. Answer i draws with a seed derived from (seed, i); the first with seed itself */
+    int32_t priority;              /* -100 .. 100: higher goes first, and lower ones wait (not forever: a point is worth 64 steps) */
+    float repetition_penalty;      /* 0.01 .. 100: for every id in prompt and answer, positive logits are divided by it, others multiplied; 0 or 1: off */
+    float frequency_penalty;       /* -100 .. 100: subtracted for each time an id is in the answer */
+    float presence_penalty;        /* -100 .. 100: subtracted when an id is in the answer */
+    const headrace_bias *logit_bias;
+    size_t n_logit_bias;
+    const int32_t *allowed_ids;    /* nothing else is drawn */
+    size_t n_allowed_ids;
+    const char *const *bad_words;  /* UTF-8, NUL-terminated: their tokens, with and without a space in front, are never completed */
+    size_t n_bad_words;
+    int32_t min_tokens;            /* no end id, stop id or stop string ends the answer before it has so many tokens */
+    const int32_t *stop_ids;       /* end the answer as end ids do, also with ignore_end */
+    size_t n_stop_ids;
+    const char *const *stop;       /* UTF-8, NUL-terminated, up to 1024 bytes: end the answer in front of the first that comes; no part of it is ever in a text */
+    size_t n_stop;
+    bool want_logprobs;            /* TOKEN events carry log-probabilities */
+    bool prompt_logprobs;          /* PROMPT events for the tokens of the prompt */
+    bool no_prefix_cache;          /* compute the whole prompt, whatever is known (its pages are remembered all the same) */
+    int32_t top_logprobs;          /* with either: likeliest ids to list, at most 64 */
+    const char *cache_salt;        /* pages are shared only between requests with the same text here (a tenant); NULL is "" */
+    headrace_logits_hook *logits_hook;
 } headrace_request;
 #define HEADRACE_REQUEST_INIT {.size = sizeof(headrace_request)}
 
 /**
  * Queue a request. Refused at once, by name: an empty prompt without BOS, ids out of range, invalid UTF-8, a parameter out of range or NaN, a prompt that does not leave room
- * for a token in the context, and one whose pages could never fit. max_tokens is clamped to what the context leaves.
+ * for a token in the context, one whose pages could never fit (HEADRACE_DOES_NOT_FIT), and one that finds the queue full (HEADRACE_FULL; each of n answers takes a place). max_tokens is
+ * clamped to what the context leaves. A running request may lose its pages to others and be computed again (usage.preemptions); its texts and numbers are the same.
  */
 HEADRACE_API headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *err);
-/** Takes effect before the next step. HEADRACE_NOT_FOUND when it has ended already. */
+/** All answers of the request; takes effect before the next step. HEADRACE_NOT_FOUND when it has ended already. */
 HEADRACE_API headrace_status headrace_cancel(headrace_engine *e, headrace_id id);
 /** Run steps until no request is left. Failures of single requests go to their callbacks; the return value reports an engine that cannot go on. */
 HEADRACE_API headrace_status headrace_run(headrace_engine *e, headrace_error *err);
@@ -173,6 +214,7 @@ typedef struct headrace_stats {
     uint64_t kv_pages_used, kv_pages_total;
     uint64_t n_hot_allocations;    /* allocations refused inside a step: 0, or a bug */
     uint64_t memory_used_bytes, memory_peak_bytes;
+    uint64_t kv_pages_cached, n_evicted; /* pages that nobody holds and the prefix cache knows; pages it lost to sequences, ever */
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

@@ -112,18 +112,21 @@ headrace_status headrace_run(headrace_engine *e, headrace_error *herr) {
     return api_error(herr, rc, &err);
 }
 
+/* What the caller's version of the struct has of it. */
 headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
-    if (out->size != sizeof *out) return HEADRACE_INVALID;
+    const uint32_t size = out->size;
+    if (size < offsetof(headrace_stats, kv_pages_cached) || size > sizeof *out) return HEADRACE_INVALID;
     mem_usage u;
     mem_get_total(e->m, &u);
     pthread_mutex_lock(&e->lock);
-    *out = e->stats;
+    headrace_stats st = e->stats;
     pthread_mutex_unlock(&e->lock);
-    out->size = sizeof *out;
-    out->kv_pages_total = (uint64_t)e->plan.n_pages;
-    out->n_hot_allocations = mem_guard_violations(e->m);
-    out->memory_used_bytes = u.used_bytes;
-    out->memory_peak_bytes = u.peak_bytes;
+    st.size = size;
+    for (int32_t g = 0; g < e->kv.opt.n_groups; g++) st.kv_pages_total += (uint64_t)e->plan.n_pages[g];
+    st.n_hot_allocations = mem_guard_violations(e->m);
+    st.memory_used_bytes = u.used_bytes;
+    st.memory_peak_bytes = u.peak_bytes;
+    memcpy(out, &st, size);
     return HEADRACE_OK;
 }
 

@@ -2,8 +2,8 @@
 /**
  * The engine behind the public header: one model, its pages, its threads, and the step loop.
  *
- * Lists: `incoming` and `live` (every sequence that has an id) are under `lock`; `waiting` and `running` belong to the thread that steps. A step: take incoming, drop
- * cancelled, admit, pick rows, forward, draw, call back.
+ * Lists: `incoming` and `live` (every sequence that has an id) are under `lock`; the scheduler's lists belong to the thread that steps, and so do sequences once taken from `incoming`, but
+ * for their `cancelled`. A step: take incoming, end what is cancelled, schedule, forward, heads, draw, call back.
  */
 #ifndef HEADRACE_ENGINE_ENGINE_H
 #define HEADRACE_ENGINE_ENGINE_H
@@ -11,7 +11,6 @@
 #include <pthread.h>
 
 #include "base/config.h"
-#include "engine/kv.h"
 #include "engine/plan.h"
 #include "engine/sched.h"
 
@@ -25,11 +24,6 @@ struct headrace_vocab {
     source *src;
     tokenizer *tok;
 };
-
-typedef struct sequence_list {
-    sequence *first, *last;
-    int32_t n;
-} sequence_list;
 
 struct headrace_engine {
     mem *m;
@@ -45,8 +39,10 @@ struct headrace_engine {
     uint64_t load_ns;
 
     vt_buffer kv_buf[STEP_MAX_GROUPS];
-    kv_pool pools[STEP_MAX_GROUPS];
+    kv_cache kv;
+    block_name salt;           /* model and numerics: where the names of blocks begin */
     sampler sampler;
+    sample_logprobs logprobs;  /* of the row at hand */
     sched sched;
 
     pthread_mutex_t lock;
@@ -56,8 +52,8 @@ struct headrace_engine {
     int32_t n_live;
     headrace_id next_id;
 
-    sequence_list waiting, running;
-    int32_t *free_slots, n_free_slots;
+    int32_t *free_slots;
+    size_t longest_piece;      /* bytes of the vocabulary's longest token */
 
     /* buffers of the step, sized by the plan */
     int32_t *ids, *pos, *pages[STEP_MAX_GROUPS], *head_rows;
@@ -76,9 +72,17 @@ NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *
 NODISCARD status engine_step(headrace_engine *e, bool *more, error *err);
 void engine_finish_all(headrace_engine *e);
 
-/* request.c */
-void sequence_list_push(sequence_list *l, sequence *s);
-sequence *sequence_list_pop(sequence_list *l);
+/* events.c: each calls the callback; none allocates while texts stay within what submit reserved */
+void event_logits(const headrace_engine *e, sequence *s, const float *logits, int32_t n_rows, int32_t first_pos);
+/** The token of the prompt at `pos`; row: logits of the position before, NULL for the first. */
+void event_prompt(headrace_engine *e, sequence *s, int32_t pos, const float *row);
+/** The newest token. row: its logits as the model gave them, for log-probabilities. May finish the sequence: a stop string, or no memory for the text. */
+void event_token(headrace_engine *e, sequence *s, const float *row);
+void event_done(headrace_engine *e, sequence *s);
+
+/* request_make.c */
+/** A checked request as r->n sequences, linked by next. */
+NODISCARD status request_make(headrace_engine *e, const headrace_request *r, sequence **out, error *err);
 void sequence_destroy(headrace_engine *e, sequence *s);
 
 #endif

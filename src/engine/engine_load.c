@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a configuration to an engine: headers, device, plan, verdict, then allocations. Nothing large is allocated before the plan has been accepted. */
-#include <stdlib.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -13,7 +14,7 @@ enum {
     DEFAULT_CTX = 4096,
     MAX_HEAD_ROWS = 64,
     QUEUE_PER_SEQ = 16,      /* waiting requests per running one */
-    SEQUENCE_BYTES = 8192    /* struct, list entries, text buffer */
+    SEQUENCE_BYTES = 16384   /* struct, text buffers, lists of ordinary length */
 };
 
 static load_mode parse_load_mode(const char *text) { return strcmp(text, "map") == 0 ? LOAD_MAP : strcmp(text, "read") == 0 ? LOAD_READ : LOAD_AUTO; }
@@ -62,27 +63,56 @@ static status plan_settings(headrace_engine *e, const config *c, error *err) {
     p->max_head_rows = clamp_i32(p->max_rows, 1, MAX_HEAD_ROWS);
     const char *kv = config_text(c, CONFIG_KEY_KV_DTYPE), *act = config_text(c, CONFIG_KEY_ACT);
     p->kv_dtype = strcmp(kv, "f32") == 0 ? VT_F32 : strcmp(kv, "bf16") == 0 ? VT_BF16 : VT_F16;
+    p->prefix_cache = config_bool(c, CONFIG_KEY_PREFIX_CACHE);
     p->act = strcmp(act, "f32") == 0 ? ACT_F32 : strcmp(act, "q8") == 0 ? ACT_Q8 : ACT_AUTO;
     return STATUS_OK;
 }
 
+static void kv_options(const headrace_engine *e, kv_cache_options *o) {
+    const engine_plan *p = &e->plan;
+    *o = (kv_cache_options){.n_groups = e->model->n_groups, .page_tokens = p->page_tokens, .max_pages = p->max_pages_per_seq, .prefix = p->prefix_cache};
+    for (int32_t g = 0; g < o->n_groups; g++) {
+        const kv_group *kg = &e->model->groups[g];
+        o->groups[g] = (kv_group_plan){.paged = kg->kind != LAYER_RECURRENT, .window = kg->kind == LAYER_WINDOW ? kg->window : 0, .n_pages = p->n_pages[g]};
+    }
+}
+
+/* Pages are shared out so that each group is full with the same number of longest sequences. */
 static status plan_kv(headrace_engine *e, const config *c, const plan_machine *pm, error *err) {
     engine_plan *p = &e->plan;
-    size_t page_bytes = 0;
-    for (int32_t g = 0; g < e->model->n_groups; g++) page_bytes += model_page_bytes(e->model, g);
-    if (page_bytes == 0) return error_set(err, STATUS_BUG, "engine: the model has no KV pages");
+    kv_cache_options ko;
+    kv_options(e, &ko);
+    const kv_cache shape = {.opt = ko};
+    size_t page_bytes = 0, seq_bytes = 0, need[STEP_MAX_GROUPS] = {0};
+    for (int32_t g = 0; g < ko.n_groups; g++) {
+        if (!ko.groups[g].paged) continue;
+        size_t bytes;
+        need[g] = (size_t)kv_pages_at_most(&shape, g, p->max_pages_per_seq * p->page_tokens, p->max_rows);
+        if (!checked_mul_size(need[g], model_page_bytes(e->model, g), &bytes) || !checked_add_size(seq_bytes, bytes, &seq_bytes)) {
+            return error_set(err, STATUS_INVALID, "plan: the KV pages of one sequence overflow");
+        }
+        page_bytes += model_page_bytes(e->model, g);
+    }
+    if (seq_bytes == 0) return error_set(err, STATUS_BUG, "engine: the model has no KV pages");
     p->kv_bytes_per_token = page_bytes / (size_t)p->page_tokens;
     const uint64_t asked = config_bytes(c, CONFIG_KEY_KV_MEM);
-    uint64_t want = (uint64_t)p->max_seqs * (uint64_t)p->max_pages_per_seq;
-    if (asked > 0) {
-        want = asked / page_bytes;
-        if (want < 1) return error_set(err, STATUS_DOES_NOT_FIT, "plan: --kv-mem %llu holds no page; one page of %d tokens takes %zu bytes", (unsigned long long)asked, p->page_tokens, page_bytes);
-    } else if (pm->total_bytes > 0 && want * page_bytes > pm->total_bytes / 4) {
-        want = pm->total_bytes / 4 / page_bytes;
-        if (want < (uint64_t)p->max_pages_per_seq) want = (uint64_t)p->max_pages_per_seq; /* one sequence; the verdict judges */
+    if (asked > 0 && asked < page_bytes) {
+        return error_set(err, STATUS_DOES_NOT_FIT, "plan: --kv-mem %llu holds no page; one page of %d tokens takes %zu bytes", (unsigned long long)asked, p->page_tokens, page_bytes);
     }
-    p->n_pages = clamp_i32((int64_t)(want > INT32_MAX ? INT32_MAX : want), 1, INT32_MAX / 2);
-    if (!checked_mul_size((size_t)p->n_pages, page_bytes, &p->bytes[MEM_KV])) return error_set(err, STATUS_INVALID, "plan: the KV pool overflows");
+    double seqs = asked > 0 ? (double)asked / (double)seq_bytes : (double)p->max_seqs;
+    if (asked == 0 && pm->total_bytes > 0 && seqs * (double)seq_bytes > (double)pm->total_bytes / 4) {
+        seqs = (double)pm->total_bytes / 4 / (double)seq_bytes;
+        if (seqs < 1) seqs = 1; /* one sequence; the verdict judges */
+    }
+    p->bytes[MEM_KV] = 0;
+    for (int32_t g = 0; g < ko.n_groups; g++) {
+        size_t bytes;
+        if (!ko.groups[g].paged) continue;
+        p->n_pages[g] = clamp_i32((int64_t)fmin((double)need[g] * seqs, 1e9), 1, INT32_MAX / 16);
+        if (!checked_mul_size((size_t)p->n_pages[g], model_page_bytes(e->model, g), &bytes) || !checked_add_size(p->bytes[MEM_KV], bytes, &p->bytes[MEM_KV])) {
+            return error_set(err, STATUS_INVALID, "plan: the KV pool overflows");
+        }
+    }
     /* two buffers per layer, each aligned */
     p->bytes[MEM_KV] += (size_t)e->model->n_groups * 2 * (size_t)e->model->hp.n_layers * 512;
     return STATUS_OK;
@@ -101,6 +131,8 @@ static void plan_rest(headrace_engine *e) {
     const size_t rows = (size_t)p->max_rows, seqs = (size_t)p->max_seqs, pages = (size_t)p->max_pages_per_seq, vocab = (size_t)mo->hp.n_vocab;
     const size_t slack = 64 * 1024; /* headers and alignment of a few hundred blocks */
     const bool host = (vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    kv_cache_options ko;
+    kv_options(e, &ko);
     const size_t tables = (3 * rows + (size_t)p->max_head_rows + (size_t)mo->n_groups * seqs * pages) * sizeof(int32_t);
     p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + mo->plan_workspace_bytes + tables + slack;
     p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + rows * sizeof(int32_t) + (host ? 0 : (size_t)p->max_head_rows * vocab * sizeof(float)) + slack;
@@ -108,7 +140,7 @@ static void plan_rest(headrace_engine *e) {
     p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;
     p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + 1024 * 1024;
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
-    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + (size_t)p->n_pages * (size_t)mo->n_groups * 3 * sizeof(int32_t) + vocab * (sizeof(double) + sizeof(int32_t)) + tables +
+    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
     p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
@@ -141,23 +173,37 @@ static status plan_engine(headrace_engine *e, const config *c, error *err) {
 
 /* ---- allocate ---- */
 
+/* Where the names of blocks begin: they are only ever compared within one engine, and hold whatever is the same in it; the key is what nobody outside can know. */
+static void draw_key(headrace_engine *e, kv_cache_options *o) {
+    const engine_plan *p = &e->plan;
+    const uint64_t seed[4] = {os_now_ns(), (uint64_t)(uintptr_t)e, (uint64_t)(uintptr_t)&draw_key, e->load_ns};
+    o->key = block_hash((block_name){seed[0], seed[1]}, seed, sizeof seed);
+    char text[512];
+    const int n = snprintf(text, sizeof text, "%s|%s|kv %d|act %d|page %d", e->model->arch->name, source_path(e->src), (int)p->kv_dtype, (int)p->act, p->page_tokens);
+    e->salt = block_hash(o->key, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+}
+
 static status allocate_kv(headrace_engine *e, error *err) {
     const engine_plan *p = &e->plan;
     model *mo = e->model;
     const vt_device_id dev = vt_device_get_id(e->device);
+    kv_cache_options ko;
+    kv_options(e, &ko);
+    draw_key(e, &ko);
+    TRY(kv_cache_init(&e->kv, e->m, &ko, err));
     for (int32_t g = 0; g < mo->n_groups; g++) {
         const kv_group *kg = &mo->groups[g];
-        const size_t half = model_page_bytes(mo, g) / 2 / (size_t)kg->n_layers * (size_t)p->n_pages; /* keys of one layer */
+        if (!ko.groups[g].paged) continue;
+        const size_t half = model_page_bytes(mo, g) / 2 / (size_t)kg->n_layers * (size_t)p->n_pages[g]; /* keys of one layer */
         const size_t stride = (half + 255) / 256 * 256;
         TRY(vt_buffer_alloc(e->device, MEM_KV, stride * 2 * (size_t)kg->n_layers, "KV pages", &e->kv_buf[g], err));
-        TRY(kv_pool_init(&e->pools[g], e->m, p->n_pages, err));
         size_t off = 0;
         for (int l = 0; l < (int)mo->hp.n_layers; l++) {
             if (mo->layers[l].kv_group != g || mo->layers[l].kv_layer != l) continue;
             char *k = (char *)e->kv_buf[g].data + off, *v = k + stride;
             off += 2 * stride;
-            model_set_cache(mo, l, vt_tensor_4d(k, p->kv_dtype, dev, p->n_pages, kg->n_kv_heads, p->page_tokens, kg->head_dim),
-                            vt_tensor_4d(v, p->kv_dtype, dev, p->n_pages, kg->n_kv_heads, p->page_tokens, kg->head_dim));
+            model_set_cache(mo, l, vt_tensor_4d(k, p->kv_dtype, dev, p->n_pages[g], kg->n_kv_heads, p->page_tokens, kg->head_dim),
+                            vt_tensor_4d(v, p->kv_dtype, dev, p->n_pages[g], kg->n_kv_heads, p->page_tokens, kg->head_dim));
         }
     }
     return STATUS_OK;
@@ -186,9 +232,12 @@ static status allocate_step(headrace_engine *e, error *err) {
     TRY(engine_array(e, seqs, sizeof *e->seg_seq, "the step's sequences", &e->seg_seq, err));
     TRY(engine_array(e, seqs, sizeof *e->free_slots, "state slots", &e->free_slots, err));
     TRY(engine_array(e, (size_t)p->max_live, sizeof *e->live, "the table of requests", &e->live, err));
-    for (int32_t i = 0; i < p->max_seqs; i++) e->free_slots[i] = p->max_seqs - 1 - i;
-    e->n_free_slots = p->max_seqs;
-    e->sched.limits = (sched_limits){.max_rows = p->max_rows, .max_seqs = p->max_seqs};
+    sched_init(&e->sched, (sched_limits){.max_rows = p->max_rows, .max_seqs = p->max_seqs}, &e->kv, e->free_slots);
+    for (int32_t i = 0; i < tokenizer_size(e->tok); i++) {
+        size_t n;
+        (void)tokenizer_piece(e->tok, i, &n);
+        if (n > e->longest_piece) e->longest_piece = n;
+    }
     return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
 }
 
@@ -240,9 +289,9 @@ void headrace_free(headrace_engine *e) {
     engine_finish_all(e);
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
         vt_buffer_free(&e->kv_buf[g]);
-        kv_pool_deinit(&e->pools[g]);
         mem_free(m, e->pages[g]);
     }
+    kv_cache_deinit(&e->kv);
     sampler_deinit(&e->sampler);
     void *const arrays[] = {e->ids, e->pos, e->head_rows, e->segments, e->seg_seq, e->free_slots, e->live};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(m, arrays[i]);

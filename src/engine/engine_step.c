@@ -8,54 +8,6 @@
 #include "engine/api_impl.h"
 #include "engine/engine.h"
 
-/* ---- events ---- */
-
-static headrace_timings timings_of(const sequence *s) {
-    headrace_timings t = {0};
-    if (s->start_ns > 0) t.queued_ns = s->start_ns - s->submit_ns;
-    if (s->first_ns > 0) t.first_token_ns = s->first_ns - s->submit_ns;
-    if (s->first_ns > 0) t.prefill_ns = s->first_ns - s->start_ns;
-    if (s->first_ns > 0 && s->end_ns > s->first_ns) t.decode_ns = s->end_ns - s->first_ns;
-    if (s->end_ns > 0) t.total_ns = s->end_ns - s->submit_ns;
-    return t;
-}
-
-static headrace_event event_of(const headrace_engine *e, const sequence *s, headrace_event_kind kind) {
-    return (headrace_event){.size = sizeof(headrace_event), .kind = kind, .id = s->id, .user = s->user, .n_vocab = e->sampler.n_vocab, .usage = s->usage};
-}
-
-static void send_token(headrace_engine *e, sequence *s, int32_t token) {
-    headrace_event ev = event_of(e, s, HEADRACE_EVENT_TOKEN);
-    textbuf_clear(&s->text);
-    /* the end token that stops a text is not part of it */
-    if (s->finish != HEADRACE_FINISH_STOP && detokenizer_add(&s->detok, token, &s->text) != STATUS_OK) s->text.failed = true;
-    if (s->text.failed) {
-        error_note(&s->failure, STATUS_NO_MEMORY, "engine: no memory for the text of token %d", token);
-        s->finish = HEADRACE_FINISH_ERROR;
-        return;
-    }
-    ev.token = token;
-    ev.text = textbuf_text(&s->text);
-    ev.n_text = s->text.len;
-    s->callback(&ev);
-}
-
-static void send_done(headrace_engine *e, sequence *s) {
-    s->end_ns = os_now_ns();
-    s->usage.completion_tokens = s->n_tokens - s->n_prompt;
-    s->usage.prompt_tokens = s->n_prompt;
-    textbuf_clear(&s->text);
-    detokenizer_finish(&s->detok, &s->text);
-    headrace_event ev = event_of(e, s, HEADRACE_EVENT_DONE);
-    ev.finish = s->finish;
-    ev.status = (headrace_status)s->failure.code;
-    ev.error = s->failure.text;
-    ev.text = textbuf_text(&s->text);
-    ev.n_text = s->text.len;
-    ev.timings = timings_of(s);
-    s->callback(&ev);
-}
-
 /* ---- life of a sequence ---- */
 
 static void fail(sequence *s, const error *err) {
@@ -64,12 +16,19 @@ static void fail(sequence *s, const error *err) {
     s->failure = *err;
 }
 
-static void retire(headrace_engine *e, sequence *s) {
-    if (s->state == SEQUENCE_RUNNING) {
-        for (int32_t g = 0; g < e->model->n_groups; g++) kv_pool_release(&e->pools[g], s->pages[g], s->n_pages);
-        e->free_slots[e->n_free_slots++] = s->slot;
+/* The other answers start when the prompt is known, or when nobody will compute it for them. They keep the first one's rank. */
+static void release_siblings(headrace_engine *e, sequence *s) {
+    for (sequence *q = s->siblings, *next; q != NULL; q = next) {
+        next = q->next;
+        q->next = NULL;
+        sched_add_beside(&e->sched, q, s);
     }
-    s->state = SEQUENCE_DONE;
+    s->siblings = NULL;
+}
+
+static void retire(headrace_engine *e, sequence *s) {
+    sched_remove(&e->sched, s);
+    release_siblings(e, s);
     pthread_mutex_lock(&e->lock); /* before the callback: it may fill the place, and its id is gone */
     for (int32_t i = 0; i < e->n_live; i++) {
         if (e->live[i] == s) {
@@ -81,22 +40,27 @@ static void retire(headrace_engine *e, sequence *s) {
     e->stats.n_prompt_tokens += (uint64_t)s->n_prompt;
     e->stats.n_generated_tokens += (uint64_t)(s->n_tokens - s->n_prompt);
     pthread_mutex_unlock(&e->lock);
-    send_done(e, s);
+    event_done(e, s);
     sequence_destroy(e, s);
 }
 
-/* Ends what is finished or cancelled and keeps the rest, in order. */
-static void sweep(headrace_engine *e, sequence_list *l) {
-    sequence_list keep = {0};
-    for (sequence *s = sequence_list_pop(l); s != NULL; s = sequence_list_pop(l)) {
+/* Ends what is finished or cancelled; returns how many. */
+static int32_t sweep_list(headrace_engine *e, sequence_list *l) {
+    int32_t n = 0;
+    for (sequence *s = l->first, *next; s != NULL; s = next) {
+        next = s->next;
         if (s->finish == HEADRACE_FINISH_NONE && atomic_load(&s->cancelled)) s->finish = HEADRACE_FINISH_CANCELLED;
-        if (s->finish != HEADRACE_FINISH_NONE) {
-            retire(e, s);
-        } else {
-            sequence_list_push(&keep, s);
-        }
+        if (s->finish == HEADRACE_FINISH_NONE) continue;
+        retire(e, s);
+        n++;
     }
-    *l = keep;
+    return n;
+}
+
+/* Again while there is something: an end can release siblings that are cancelled too. */
+static void sweep(headrace_engine *e) {
+    while (sweep_list(e, &e->sched.running) + sweep_list(e, &e->sched.waiting) > 0) {
+    }
 }
 
 static void take_incoming(headrace_engine *e) {
@@ -104,34 +68,17 @@ static void take_incoming(headrace_engine *e) {
     sequence_list in = e->incoming;
     e->incoming = (sequence_list){0};
     pthread_mutex_unlock(&e->lock);
-    for (sequence *s = sequence_list_pop(&in); s != NULL; s = sequence_list_pop(&in)) sequence_list_push(&e->waiting, s);
-}
-
-static bool take_pages(headrace_engine *e, sequence *s) {
-    for (int32_t g = 0; g < e->model->n_groups; g++) {
-        if (kv_pool_acquire(&e->pools[g], s->n_pages, s->pages[g])) continue;
-        while (g-- > 0) kv_pool_release(&e->pools[g], s->pages[g], s->n_pages);
-        return false;
-    }
-    return true;
-}
-
-static void admit(headrace_engine *e) {
-    while (e->waiting.first != NULL && e->n_free_slots > 0 && take_pages(e, e->waiting.first)) {
-        sequence *s = sequence_list_pop(&e->waiting);
-        s->slot = e->free_slots[--e->n_free_slots];
-        s->state = SEQUENCE_RUNNING;
-        s->start_ns = os_now_ns();
-        sequence_list_push(&e->running, s);
+    for (sequence *s = in.first, *next; s != NULL; s = next) {
+        next = s->next;
+        sched_add(&e->sched, s);
     }
 }
 
 /* ---- a step ---- */
 
 static void build_step(headrace_engine *e, step *st) {
-    const int32_t page_tokens = e->plan.page_tokens;
     *st = (step){.ids = e->ids, .pos = e->pos, .segments = e->segments, .n_groups = e->model->n_groups};
-    for (sequence *s = e->running.first; s != NULL; s = s->next) {
+    for (sequence *s = e->sched.running.first; s != NULL; s = s->next) {
         if (s->step_rows == 0) continue;
         s->step_first = st->n_rows;
         e->segments[st->n_segments] = (step_segment){.first_row = st->n_rows, .n_rows = s->step_rows, .seq_slot = s->slot};
@@ -140,7 +87,7 @@ static void build_step(headrace_engine *e, step *st) {
             e->ids[st->n_rows] = s->tokens[s->n_computed + i];
             e->pos[st->n_rows++] = s->n_computed + i;
         }
-        const int32_t pages = (s->n_computed + s->step_rows + page_tokens - 1) / page_tokens;
+        const int32_t pages = kv_pages_for(&e->kv, s->n_computed + s->step_rows);
         if (pages > st->max_pages) st->max_pages = pages;
     }
     for (int32_t g = 0; g < st->n_groups; g++) {
@@ -148,8 +95,8 @@ static void build_step(headrace_engine *e, step *st) {
         for (int32_t i = 0; i < st->n_segments; i++) {
             const sequence *s = e->seg_seq[i];
             int32_t *row = e->pages[g] + (size_t)i * (size_t)st->max_pages;
-            const int32_t have = s->n_pages < st->max_pages ? s->n_pages : st->max_pages;
-            memcpy(row, s->pages[g], (size_t)have * sizeof *row);
+            const int32_t n = s->kv.n_pages < st->max_pages ? s->kv.n_pages : st->max_pages, have = e->kv.opt.groups[g].paged ? n : 0;
+            memcpy(row, s->kv.pages[g], (size_t)have * sizeof *row);
             for (int32_t p = have; p < st->max_pages; p++) row[p] = -1; /* no row of this segment looks there */
         }
     }
@@ -157,26 +104,71 @@ static void build_step(headrace_engine *e, step *st) {
 
 static bool draws(const sequence *s) { return s->n_computed == s->n_tokens && s->n_tokens < s->n_prompt + s->max_new; }
 
-/* The rows whose logits somebody wants, in row order. */
+/* Whether the logits at a position of s are wanted; `last`: of its rows in this step. */
+static bool wants_row(const sequence *s, int32_t pos, bool last) {
+    if (last && draws(s)) return true;
+    if (pos < s->n_scored) return false;
+    return s->want_logits || (s->prompt_logprobs && (pos < s->n_prompt - 1 || pos == 0));
+}
+
 static int32_t list_head_rows(headrace_engine *e, const step *st) {
     int32_t n = 0;
     for (int32_t i = 0; i < st->n_segments; i++) {
         const sequence *s = e->seg_seq[i];
-        const int32_t first = s->want_logits ? 0 : draws(s) ? s->step_rows - 1 : s->step_rows;
-        for (int32_t r = first; r < s->step_rows; r++) e->head_rows[n++] = s->step_first + r;
+        for (int32_t r = s->step_first; r < s->step_first + s->step_rows; r++) {
+            if (wants_row(s, e->pos[r], r == s->step_first + s->step_rows - 1)) e->head_rows[n++] = r;
+        }
     }
     return n;
 }
 
-static void accept(headrace_engine *e, sequence *s, int32_t token) {
+static bool is_stop_id(const sequence *s, int32_t token) {
+    for (int32_t i = 0; i < s->n_stop_ids; i++) {
+        if (s->stop_ids[i] == token) return true;
+    }
+    return false;
+}
+
+static void accept(headrace_engine *e, sequence *s, int32_t token, const float *row) {
     if (s->first_ns == 0) s->first_ns = os_now_ns();
     s->tokens[s->n_tokens++] = token;
-    if (!s->ignore_end && tokenizer_is_end(e->tok, token)) {
-        s->finish = HEADRACE_FINISH_STOP;
-    } else if (s->n_tokens == s->n_prompt + s->max_new) {
-        s->finish = HEADRACE_FINISH_LENGTH;
+    if ((!s->ignore_end && tokenizer_is_end(e->tok, token)) || is_stop_id(s, token)) s->finish = HEADRACE_FINISH_STOP;
+    event_token(e, s, row);
+    if (s->finish == HEADRACE_FINISH_NONE && s->n_tokens == s->n_prompt + s->max_new) s->finish = HEADRACE_FINISH_LENGTH;
+}
+
+static status draw(headrace_engine *e, sequence *s, const float *row, int32_t *token, error *err) {
+    const float *used = row;
+    const bool adjust = sample_params_adjust(&s->sampling);
+    if (adjust || s->logits_hook != NULL) {
+        float *own = e->sampler.row;
+        memcpy(own, row, (size_t)e->sampler.n_vocab * sizeof *own);
+        if (s->logits_hook != NULL) s->logits_hook(s->user, s->id, s->index, s->tokens, s->n_tokens, own, e->sampler.n_vocab);
+        if (adjust) sampler_adjust(&e->sampler, own, &s->sampling, s->tokens, s->n_prompt, s->n_tokens);
+        used = own;
     }
-    send_token(e, s, token);
+    mem_guard_begin(e->m);
+    const status rc = sampler_draw(&e->sampler, used, &s->sampling, s->n_tokens, token, err);
+    mem_guard_end(e->m);
+    return rc;
+}
+
+/* What one row of logits is for: a token of the prompt that it foretells, the next token. */
+static void use_row(headrace_engine *e, sequence *s, int32_t r, const float *row) {
+    const int32_t pos = e->pos[r];
+    if (s->prompt_logprobs && pos >= s->n_scored && pos < s->n_prompt) {
+        if (pos == 0) event_prompt(e, s, 0, NULL);
+        if (pos + 1 < s->n_prompt) event_prompt(e, s, pos + 1, row);
+    }
+    if (pos >= s->n_scored) s->n_scored = pos + 1;
+    if (s->finish != HEADRACE_FINISH_NONE || r != s->step_first + s->step_rows - 1 || !draws(s)) return;
+    error err = {0};
+    int32_t token;
+    if (draw(e, s, row, &token, &err) != STATUS_OK) {
+        fail(s, &err);
+    } else {
+        accept(e, s, token, row);
+    }
 }
 
 /* One batch of logits rows: those of one sequence lie together. */
@@ -185,29 +177,13 @@ static void use_logits(headrace_engine *e, const float *logits, const int32_t *r
     for (int32_t i = 0; i < n;) {
         while (rows[i] >= e->segments[*seg].first_row + e->segments[*seg].n_rows) ++*seg;
         sequence *s = e->seg_seq[*seg];
-        const int32_t end_row = s->step_first + s->step_rows;
-        int32_t k = i;
-        while (k < n && rows[k] < end_row) k++;
-        if (s->finish == HEADRACE_FINISH_NONE && s->want_logits) {
-            headrace_event ev = event_of(e, s, HEADRACE_EVENT_LOGITS);
-            ev.logits = logits + (size_t)i * vocab;
-            ev.n_rows = k - i;
-            ev.first_pos = e->pos[rows[i]];
-            s->callback(&ev);
+        int32_t k = i, sent = i;
+        while (k < n && rows[k] < s->step_first + s->step_rows) k++;
+        while (sent < k && e->pos[rows[sent]] < s->n_scored) sent++; /* computed anew after a preemption */
+        if (s->finish == HEADRACE_FINISH_NONE && s->want_logits && sent < k) event_logits(e, s, logits + (size_t)sent * vocab, k - sent, e->pos[rows[sent]]);
+        for (; i < k; i++) {
+            if (s->finish == HEADRACE_FINISH_NONE) use_row(e, s, rows[i], logits + (size_t)i * vocab);
         }
-        if (s->finish == HEADRACE_FINISH_NONE && rows[k - 1] == end_row - 1 && draws(s)) {
-            error err = {0};
-            int32_t token;
-            mem_guard_begin(e->m);
-            const status rc = sampler_draw(&e->sampler, logits + (size_t)(k - 1) * vocab, &s->sampling, s->n_tokens, &token, &err);
-            mem_guard_end(e->m);
-            if (rc != STATUS_OK) {
-                fail(s, &err);
-            } else {
-                accept(e, s, token);
-            }
-        }
-        i = k;
     }
 }
 
@@ -254,7 +230,9 @@ static void run_step(headrace_engine *e) {
     if (e->threads != NULL) pool_step_begin(e->threads);
     status rc = compute(e, &st, &err);
     if (rc == STATUS_OK) {
-        for (int32_t i = 0; i < st.n_segments; i++) e->seg_seq[i]->n_computed += e->seg_seq[i]->step_rows;
+        mem_guard_begin(e->m);
+        for (int32_t i = 0; i < st.n_segments; i++) sched_computed(&e->sched, e->seg_seq[i]);
+        mem_guard_end(e->m);
         rc = run_heads(e, &st, &err);
     }
     if (e->threads != NULL) pool_step_end(e->threads);
@@ -269,37 +247,55 @@ static void run_step(headrace_engine *e) {
             s->first_ns = os_now_ns();
             s->finish = HEADRACE_FINISH_LENGTH;
         }
+        if (s->siblings != NULL && s->n_computed >= s->n_prompt) release_siblings(e, s);
     }
+}
+
+static void update_stats(headrace_engine *e, bool *more) {
+    uint64_t held = 0, cached = 0;
+    for (int32_t g = 0; g < e->kv.opt.n_groups; g++) {
+        const kv_pool *p = &e->kv.pools[g];
+        held += (uint64_t)(p->n_pages - p->n_free - p->n_cached);
+        cached += (uint64_t)p->n_cached;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stats.n_steps++;
+    e->stats.n_running = (uint32_t)e->sched.running.n;
+    e->stats.n_waiting = (uint32_t)(e->sched.waiting.n + e->incoming.n);
+    e->stats.n_preemptions = e->sched.n_preempted;
+    e->stats.n_prefix_hit_tokens = e->sched.n_hit_tokens;
+    e->stats.kv_pages_used = held;
+    e->stats.kv_pages_cached = cached;
+    e->stats.n_evicted = e->kv.n_evicted;
+    *more = e->n_live > 0;
+    pthread_mutex_unlock(&e->lock);
 }
 
 status engine_step(headrace_engine *e, bool *more, error *err) {
     take_incoming(e);
-    sweep(e, &e->waiting);
-    sweep(e, &e->running);
-    admit(e);
-    if (e->running.first == NULL && e->waiting.first != NULL) {
-        return error_set(err, STATUS_BUG, "engine: a waiting request cannot be admitted although nothing runs");
+    sweep(e);
+    mem_guard_begin(e->m);
+    const int32_t n_rows = sched_step(&e->sched);
+    mem_guard_end(e->m);
+    if (n_rows == 0 && (e->sched.running.n > 0 || e->sched.waiting.n > 0)) {
+        return error_set(err, STATUS_BUG, "engine: %d requests run and %d wait, and none can go on", e->sched.running.n, e->sched.waiting.n);
     }
-    if (sched_pick(&e->sched, e->running.first) > 0) {
+    for (sequence *s = e->sched.running.last; s != NULL; s = s->prev) {
+        if (s->start_ns == 0) s->start_ns = os_now_ns();
+    }
+    if (n_rows > 0) {
         run_step(e);
-        sweep(e, &e->running);
+        sweep(e);
     }
-    pthread_mutex_lock(&e->lock);
-    e->stats.n_steps++;
-    e->stats.n_running = (uint32_t)e->running.n;
-    e->stats.n_waiting = (uint32_t)(e->waiting.n + e->incoming.n);
-    e->stats.kv_pages_used = (uint64_t)(e->pools[0].n_pages - e->pools[0].n_free);
-    *more = e->n_live > 0;
-    pthread_mutex_unlock(&e->lock);
+    update_stats(e, more);
     return STATUS_OK;
 }
 
 void engine_finish_all(headrace_engine *e) {
     if (e->live == NULL) return;
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < e->n_live; i++) atomic_store(&e->live[i]->cancelled, true);
+    pthread_mutex_unlock(&e->lock);
     take_incoming(e);
-    sequence_list *const lists[] = {&e->waiting, &e->running};
-    for (int i = 0; i < 2; i++) {
-        for (sequence *s = lists[i]->first; s != NULL; s = s->next) atomic_store(&s->cancelled, true);
-        sweep(e, lists[i]);
-    }
+    sweep(e);
 }

@@ -14,7 +14,8 @@ typedef struct engine_plan {
     int32_t n_ctx, max_seqs, max_rows, max_queue, max_live, page_tokens, max_pages_per_seq, max_head_rows, n_threads;
     vt_dtype kv_dtype;
     act_mode act;
-    int32_t n_pages; /* of each group */
+    int32_t n_pages[STEP_MAX_GROUPS];
+    bool prefix_cache;
     /* bytes */
     size_t bytes[MEM_TAG_COUNT]; /* limit of each class */
     size_t mapped_bytes;         /* weights that stay in the file's page cache; not part of the total */

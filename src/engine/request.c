@@ -1,159 +1,155 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submit and cancel: everything a request can be refused for is refused here, with the numbers. */
+/* Submit and cancel: everything a request can be refused for is refused here or in request_make.c, with the numbers. */
+#include <stddef.h>
 #include <string.h>
 
-#include "base/os.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "text/utf8.h"
 
-enum { TEXT_RESERVE = 512 };
+enum { MAX_ANSWERS = 128, MAX_STOPS = 64, MAX_STOP_IDS = 1024, MAX_BIASES = 65536, MAX_BAD_WORDS = 1024, MAX_TEXT_BYTES = 1024 };
 
-void sequence_list_push(sequence_list *l, sequence *s) {
-    s->next = NULL;
-    if (l->last != NULL) {
-        l->last->next = s;
-    } else {
-        l->first = s;
+/* The request in this library's size: fields that the caller's header did not have are zero. */
+static status read_request(const headrace_request *r, headrace_request *out, error *err) {
+    if (r->size < offsetof(headrace_request, n) || r->size > sizeof *r) {
+        return error_set(err, STATUS_INVALID, "request: size %u is not that of a version up to this one (%zu .. %zu)", r->size, offsetof(headrace_request, n), sizeof *r);
     }
-    l->last = s;
-    l->n++;
+    *out = (headrace_request){0};
+    memcpy(out, r, r->size);
+    return STATUS_OK;
 }
 
-sequence *sequence_list_pop(sequence_list *l) {
-    sequence *s = l->first;
-    if (s == NULL) return NULL;
-    l->first = s->next;
-    if (l->first == NULL) l->last = NULL;
-    l->n--;
-    s->next = NULL;
-    return s;
+static status check_range(const char *name, int64_t value, int64_t lo, int64_t hi, error *err) {
+    if (value >= lo && value <= hi) return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "request: %s %lld is not in %lld .. %lld", name, (long long)value, (long long)lo, (long long)hi);
 }
 
-void sequence_destroy(headrace_engine *e, sequence *s) {
-    if (s == NULL) return;
-    textbuf_deinit(&s->text);
-    for (int g = 0; g < STEP_MAX_GROUPS; g++) mem_free(e->m, s->pages[g]);
-    mem_free(e->m, s->tokens);
-    mem_free(e->m, s);
+static status check_list(const char *name, const void *list, size_t n, size_t most, error *err) {
+    if (n > 0 && list == NULL) return error_set(err, STATUS_INVALID, "request: %s says %zu and gives none", name, n);
+    if (n > most) return error_set(err, STATUS_INVALID, "request: %s has %zu entries and %zu are allowed", name, n, most);
+    return STATUS_OK;
 }
 
-static status check_params(const headrace_engine *e, const headrace_request *r, sample_params *sp, error *err) {
-    if (r->size != sizeof *r) return error_set(err, STATUS_INVALID, "request: size %u is not that of this version (%zu)", r->size, sizeof *r);
-    *sp = (sample_params){.temperature = r->temperature, .top_k = r->top_k, .top_p = r->top_p, .min_p = r->min_p, .seed = r->seed};
-    TRY(sample_params_check(sp, err));
-    if (r->max_tokens < 0) return error_set(err, STATUS_INVALID, "request: max_tokens %d is negative", r->max_tokens);
-    if (r->chunk < 0) return error_set(err, STATUS_INVALID, "request: chunk %d is negative", r->chunk);
+static status check_ids(const headrace_engine *e, const char *name, const int32_t *ids, size_t n, error *err) {
+    const int64_t vocab = e->model->hp.n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab) {
+            return error_set(err, STATUS_INVALID, "request: %s %d at index %zu is not in 0 .. %lld", name, ids[i], i, (long long)vocab - 1);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status check_texts(const char *name, const char *const *texts, size_t n, error *err) {
+    for (size_t i = 0; i < n; i++) {
+        size_t bad;
+        const size_t len = texts[i] != NULL ? strnlen(texts[i], MAX_TEXT_BYTES + 1) : 0;
+        if (len == 0) return error_set(err, STATUS_INVALID, "request: %s text %zu is empty", name, i);
+        if (len > MAX_TEXT_BYTES) return error_set(err, STATUS_INVALID, "request: %s text %zu is longer than %d bytes", name, i, MAX_TEXT_BYTES);
+        if (!utf8_check(texts[i], len, &bad)) return error_set(err, STATUS_INVALID, "request: %s text %zu is not UTF-8 at byte %zu", name, i, bad);
+    }
+    return STATUS_OK;
+}
+
+static status check_lists(const headrace_engine *e, const headrace_request *r, error *err) {
+    TRY(check_list("logit_bias", r->logit_bias, r->n_logit_bias, MAX_BIASES, err));
+    TRY(check_list("allowed_ids", r->allowed_ids, r->n_allowed_ids, (size_t)e->model->hp.n_vocab, err));
+    TRY(check_list("bad_words", r->bad_words, r->n_bad_words, MAX_BAD_WORDS, err));
+    TRY(check_list("stop_ids", r->stop_ids, r->n_stop_ids, MAX_STOP_IDS, err));
+    TRY(check_list("stop", r->stop, r->n_stop, MAX_STOPS, err));
+    for (size_t i = 0; i < r->n_logit_bias; i++) TRY(check_ids(e, "logit_bias id", &r->logit_bias[i].id, 1, err));
+    TRY(check_ids(e, "allowed id", r->allowed_ids, r->n_allowed_ids, err));
+    TRY(check_ids(e, "stop id", r->stop_ids, r->n_stop_ids, err));
+    TRY(check_texts("bad_words", r->bad_words, r->n_bad_words, err));
+    return check_texts("stop", r->stop, r->n_stop, err);
+}
+
+static status check_params(const headrace_engine *e, const headrace_request *r, error *err) {
     if (r->callback == NULL) return error_set(err, STATUS_INVALID, "request: a callback is needed");
+    TRY(check_range("max_tokens", r->max_tokens, 0, INT32_MAX, err));
+    TRY(check_range("chunk", r->chunk, 0, INT32_MAX, err));
+    TRY(check_range("n", r->n, 0, MAX_ANSWERS, err));
+    TRY(check_range("priority", r->priority, -SCHED_MAX_PRIORITY, SCHED_MAX_PRIORITY, err));
+    TRY(check_range("top_logprobs", r->top_logprobs, 0, SAMPLE_MAX_TOP, err));
+    if (r->min_tokens > r->max_tokens) return error_set(err, STATUS_INVALID, "request: min_tokens %d exceeds max_tokens %d", r->min_tokens, r->max_tokens);
+    if (r->top_logprobs > 0 && !r->want_logprobs && !r->prompt_logprobs) {
+        return error_set(err, STATUS_INVALID, "request: top_logprobs needs want_logprobs or prompt_logprobs");
+    }
     if (r->ids != NULL && r->prompt != NULL) return error_set(err, STATUS_INVALID, "request: a prompt and ids are given; one of them is expected");
     if (r->ids == NULL && r->prompt == NULL) return error_set(err, STATUS_INVALID, "request: neither a prompt nor ids are given");
     if (r->ids != NULL && r->n_ids > (size_t)e->plan.n_ctx) {
         return error_set(err, STATUS_INVALID, "request: the prompt of %zu tokens exceeds the context of %d", r->n_ids, e->plan.n_ctx);
     }
-    return STATUS_OK;
+    if (r->ids != NULL) TRY(check_ids(e, "token id", r->ids, r->n_ids, err));
+    TRY(check_lists(e, r, err));
+    const sample_params sp = {
+        .temperature = r->temperature,
+        .top_k = r->top_k,
+        .top_p = r->top_p,
+        .min_p = r->min_p,
+        .repetition = r->repetition_penalty,
+        .frequency = r->frequency_penalty,
+        .presence = r->presence_penalty,
+        .min_tokens = r->min_tokens,
+        .n_biases = (int32_t)r->n_logit_bias,
+        .biases = (const sample_bias *)r->logit_bias,
+    };
+    return sample_params_check(&sp, err);
 }
 
-/* The prompt's ids: given, or encoded. */
-static status prompt_ids(const headrace_engine *e, const headrace_request *r, token_list *ids, error *err) {
-    const int64_t vocab = e->model->hp.n_vocab;
-    if (r->ids != NULL) {
-        for (size_t i = 0; i < r->n_ids; i++) {
-            if (r->ids[i] < 0 || r->ids[i] >= vocab) {
-                return error_set(err, STATUS_INVALID, "request: token id %d at index %zu is not in 0 .. %lld", r->ids[i], i, (long long)vocab - 1);
-            }
-            TRY(token_list_add(ids, r->ids[i]));
-        }
-    } else {
-        const tokenizer_bos bos = r->add_bos > 0 ? TOKENIZER_BOS_ADD : r->add_bos < 0 ? TOKENIZER_BOS_OMIT : TOKENIZER_BOS_DEFAULT;
-        TRY(tokenizer_encode(e->tok, r->prompt, r->n_prompt, bos, !r->no_special, ids, err));
-    }
-    if (ids->n == 0) return error_set(err, STATUS_INVALID, "request: the prompt is empty, and this model puts no token in front");
-    if (ids->n > (size_t)e->plan.n_ctx) return error_set(err, STATUS_INVALID, "request: the prompt of %zu tokens exceeds the context of %d", ids->n, e->plan.n_ctx);
-    return STATUS_OK;
-}
+_Static_assert(sizeof(sample_bias) == sizeof(headrace_bias) && offsetof(sample_bias, bias) == offsetof(headrace_bias, bias), "public and internal biases agree");
 
-static status make_sequence(headrace_engine *e, const headrace_request *r, const sample_params *sp, const token_list *ids, sequence **out, error *err) {
-    const engine_plan *p = &e->plan;
-    const int32_t n_prompt = (int32_t)ids->n, room = p->n_ctx - n_prompt;
-    if (r->max_tokens > 0 && room == 0) return error_set(err, STATUS_INVALID, "request: the prompt of %d tokens leaves no room in the context of %d", n_prompt, p->n_ctx);
-    const int32_t max_new = r->max_tokens < room ? r->max_tokens : room;
-    sequence *s = mem_calloc(e->m, MEM_REQUEST, 1, sizeof *s);
-    if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "request: no memory for another request");
-    s->callback = r->callback;
-    s->user = r->user;
-    s->n_prompt = s->n_tokens = n_prompt;
-    s->max_new = max_new;
-    s->sampling = *sp;
-    s->ignore_end = r->ignore_end;
-    s->want_logits = r->want_logits;
-    s->chunk = r->chunk;
-    s->slot = -1;
-    s->n_pages = (sequence_max_positions(s) + p->page_tokens - 1) / p->page_tokens;
-    s->submit_ns = os_now_ns();
-    detokenizer_init(&s->detok, e->tok, false);
-    textbuf_init(&s->text, e->m, MEM_REQUEST);
-    if (s->n_pages > p->n_pages) {
-        const status rc = error_set(err, STATUS_DOES_NOT_FIT, "request: %d prompt and %d new tokens need %d KV pages and the pool has %d: raise --kv-mem or ask for fewer tokens", n_prompt,
-                                    max_new, s->n_pages, p->n_pages);
-        sequence_destroy(e, s);
-        return rc;
-    }
-    bool ok = true;
-    s->tokens = mem_alloc(e->m, MEM_REQUEST, (size_t)(n_prompt + max_new) * sizeof(int32_t));
-    ok = s->tokens != NULL;
-    for (int32_t g = 0; ok && g < e->model->n_groups; g++) {
-        s->pages[g] = mem_alloc(e->m, MEM_REQUEST, (size_t)s->n_pages * sizeof(int32_t));
-        ok = s->pages[g] != NULL;
-    }
-    for (int i = 0; ok && i < TEXT_RESERVE; i++) textbuf_add(&s->text, " ", 1); /* grown once, then cleared */
-    ok = ok && !s->text.failed;
-    textbuf_clear(&s->text);
-    if (!ok) {
-        sequence_destroy(e, s);
-        return error_set(err, STATUS_NO_MEMORY, "request: no memory for a request of %d tokens", n_prompt + max_new);
-    }
-    memcpy(s->tokens, ids->ids, (size_t)n_prompt * sizeof(int32_t));
-    *out = s;
-    return STATUS_OK;
-}
+static int32_t answers_of(const headrace_request *r) { return r->n > 0 ? r->n : 1; }
 
-static status queue_full(const headrace_engine *e, error *err) {
-    return error_set(err, STATUS_FULL, "request: %d requests are waiting or running, which is the limit", e->n_live);
+static status check_room(const headrace_engine *e, int32_t n, error *err) {
+    if (n <= e->plan.max_live - e->n_live) return STATUS_OK;
+    return error_set(err, STATUS_FULL, "request: %d answers find %d waiting or running, and the limit is %d", n, e->n_live, e->plan.max_live);
 }
 
 /* Before anything is read of a request that has no place; the place itself is taken at the end. */
-static status check_room(headrace_engine *e, error *err) {
+static status check_room_now(headrace_engine *e, int32_t n, error *err) {
     pthread_mutex_lock(&e->lock);
-    const status rc = e->n_live == e->plan.max_live ? queue_full(e, err) : STATUS_OK;
+    const status rc = check_room(e, n, err);
     pthread_mutex_unlock(&e->lock);
     return rc;
 }
 
-headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *herr) {
-    error err = {0};
-    sample_params sp;
-    sequence *s = NULL;
-    token_list ids;
-    token_list_init(&ids, e->m, MEM_REQUEST);
-    status rc = check_params(e, r, &sp, &err);
-    if (rc == STATUS_OK) rc = check_room(e, &err);
-    if (rc == STATUS_OK) rc = prompt_ids(e, r, &ids, &err);
-    if (rc == STATUS_OK) rc = make_sequence(e, r, &sp, &ids, &s, &err);
-    token_list_deinit(&ids);
-    if (rc != STATUS_OK) {
-        if (err.code == STATUS_OK) error_note(&err, rc, "request: %s", status_name(rc));
-        return api_error(herr, rc, &err);
-    }
+/* All answers go live; the first is queued and holds the others. */
+static status publish(headrace_engine *e, sequence *first, int32_t n, headrace_id *out, error *err) {
     pthread_mutex_lock(&e->lock);
-    if (e->n_live == e->plan.max_live) {
-        rc = queue_full(e, &err);
-    } else {
-        s->id = e->next_id++;
-        e->live[e->n_live++] = s;
-        sequence_list_push(&e->incoming, s);
-        if (out != NULL) *out = s->id;
+    const status rc = check_room(e, n, err);
+    if (rc == STATUS_OK) {
+        const headrace_id id = e->next_id++;
+        for (sequence *s = first; s != NULL; s = s->next) {
+            s->id = id;
+            e->live[e->n_live++] = s;
+        }
+        first->siblings = first->next;
+        first->next = NULL;
+        sequence_list_push(&e->incoming, first);
+        if (out != NULL) *out = id;
     }
     pthread_mutex_unlock(&e->lock);
-    if (rc != STATUS_OK) sequence_destroy(e, s);
+    return rc;
+}
+
+headrace_status headrace_submit(headrace_engine *e, const headrace_request *request, headrace_id *out, headrace_error *herr) {
+    error err = {0};
+    headrace_request r;
+    sequence *first = NULL;
+    status rc = read_request(request, &r, &err);
+    if (rc == STATUS_OK) rc = check_params(e, &r, &err);
+    if (rc == STATUS_OK) rc = check_room_now(e, answers_of(&r), &err);
+    if (rc == STATUS_OK) rc = request_make(e, &r, &first, &err);
+    if (rc == STATUS_OK) {
+        rc = publish(e, first, answers_of(&r), out, &err);
+        if (rc == STATUS_OK) return HEADRACE_OK;
+        for (sequence *s = first, *next; s != NULL; s = next) {
+            next = s->next;
+            sequence_destroy(e, s);
+        }
+    }
+    if (err.code == STATUS_OK) error_note(&err, rc, "request: %s", status_name(rc));
     return api_error(herr, rc, &err);
 }
 
@@ -164,7 +160,6 @@ headrace_status headrace_cancel(headrace_engine *e, headrace_id id) {
         if (e->live[i]->id != id) continue;
         atomic_store(&e->live[i]->cancelled, true);
         rc = HEADRACE_OK;
-        break;
     }
     pthread_mutex_unlock(&e->lock);
     return rc;

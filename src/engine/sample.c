@@ -6,29 +6,24 @@
 #include "engine/sample.h"
 
 #include <math.h>
-
-status sample_params_check(const sample_params *sp, error *err) {
-    if (!(sp->temperature >= 0.0f && sp->temperature <= 100.0f)) return error_set(err, STATUS_INVALID, "request: temperature %g is not in 0 .. 100", (double)sp->temperature);
-    if (!(sp->top_p >= 0.0f && sp->top_p <= 1.0f)) return error_set(err, STATUS_INVALID, "request: top_p %g is not in 0 .. 1", (double)sp->top_p);
-    if (!(sp->min_p >= 0.0f && sp->min_p <= 1.0f)) return error_set(err, STATUS_INVALID, "request: min_p %g is not in 0 .. 1", (double)sp->min_p);
-    if (sp->top_k < 0) return error_set(err, STATUS_INVALID, "request: top_k %d is negative", sp->top_k);
-    return STATUS_OK;
-}
+#include <string.h>
 
 status sampler_init(sampler *s, mem *m, int32_t n_vocab, error *err) {
-    void *p, *heap;
+    void *memory;
+    const size_t n = (size_t)n_vocab;
     *s = (sampler){.m = m, .n_vocab = n_vocab};
-    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)n_vocab * sizeof *s->p, "the sampler", &p, err));
-    s->p = p;
-    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)n_vocab * sizeof *s->heap, "the sampler", &heap, err));
-    s->heap = heap;
+    TRY(mem_alloc_named(m, MEM_ENGINE, n * SAMPLER_BYTES_PER_ID, "the sampler", &memory, err));
+    memset(memory, 0, n * SAMPLER_BYTES_PER_ID);
+    s->p = memory;
+    s->heap = (int32_t *)(void *)(s->p + n);
+    s->count = s->heap + n;
+    s->row = (float *)(void *)(s->count + n);
     return STATUS_OK;
 }
 
 void sampler_deinit(sampler *s) {
     if (s->m == NULL) return;
     mem_free(s->m, s->p);
-    mem_free(s->m, s->heap);
     *s = (sampler){0};
 }
 
@@ -40,6 +35,8 @@ static uint64_t mix64(uint64_t z) {
 }
 
 double sample_uniform(uint64_t seed, uint64_t counter) { return (double)(mix64(mix64(seed) ^ counter) >> 11) * 0x1p-53; }
+
+uint64_t sample_seed_of(uint64_t seed, int32_t index) { return index == 0 ? seed : mix64(seed + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)); }
 
 /* Index of the first maximum; -1 when there is a NaN or no finite maximum. */
 static int32_t first_maximum(const float *logits, int32_t n) {

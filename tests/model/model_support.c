@@ -42,6 +42,7 @@ static void on_event(const headrace_event *ev) {
         }
         r->tokens[r->n_tokens++] = ev->token;
         break;
+    case HEADRACE_EVENT_PROMPT: break;
     case HEADRACE_EVENT_DONE:
         r->finish = ev->finish;
         r->status = ev->status;
