@@ -83,8 +83,19 @@ static inline v16 v16_load_f16(const uint16_t *p) { return v16_from_f16(_mm256_l
 static inline v16 v16_load_bf16(const uint16_t *p) { return v16_from_bf16(_mm256_loadu_si256((const void *)p)); }
 static inline v16 v16_load_f16_n(const uint16_t *p, int n) { return v16_from_f16(v16_load_half_n(p, n)); }
 static inline v16 v16_load_bf16_n(const uint16_t *p, int n) { return v16_from_bf16(v16_load_half_n(p, n)); }
+static inline v16 v16_set_f16(uint16_t h) {
+    __m256 x = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)h));
+    return (v16){x, x};
+}
 static inline v16 v16_from_i8(__m128i q) {
     return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(q, 8)))};
+}
+
+static inline void v16_q4(v16 d, int shift, const v16 *m, __m128i bytes, v16 out[2]) {
+    __m128i mask = _mm_set1_epi8(15), zero = _mm_set1_epi8((char)shift);
+    out[0] = v16_mul(d, v16_from_i8(_mm_sub_epi8(_mm_and_si128(bytes, mask), zero)));
+    out[1] = v16_mul(d, v16_from_i8(_mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(bytes, 4), mask), zero)));
+    for (int i = 0; m && i < 2; i++) out[i] = v16_add(out[i], *m);
 }
 
 static inline __m256i v16_to_f16(v16 x) {

@@ -42,7 +42,18 @@ static inline v16 v16_load_f16(const uint16_t *p) { return v16_from_f16(_mm256_l
 static inline v16 v16_load_bf16(const uint16_t *p) { return v16_from_bf16(_mm256_loadu_si256((const void *)p)); }
 static inline v16 v16_load_f16_n(const uint16_t *p, int n) { return v16_from_f16(_mm256_maskz_loadu_epi16(v16_first(n), p)); }
 static inline v16 v16_load_bf16_n(const uint16_t *p, int n) { return v16_from_bf16(_mm256_maskz_loadu_epi16(v16_first(n), p)); }
+/** A half in all lanes. */
+static inline v16 v16_set_f16(uint16_t h) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)h)); }
 static inline v16 v16_from_i8(__m128i q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)); }
+
+/** d * (q - shift), then + m unless m is NULL, of the low nibbles q of sixteen bytes and of the high ones: looked up among the sixteen values there are. */
+static inline void v16_q4(v16 d, int shift, const v16 *m, __m128i bytes, v16 out[2]) {
+    __m512i q = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), index = _mm512_cvtepu8_epi32(bytes);
+    v16 values = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(shift))));
+    if (m) values = _mm512_add_ps(values, *m);
+    out[0] = _mm512_permutexvar_ps(index, values); /* looks at four bits of an index */
+    out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), values);
+}
 
 static inline __m256i v16_to_f16(v16 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /** Nearest even; a NaN stays one and keeps its sign and upper bits. */
