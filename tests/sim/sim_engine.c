@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scheduler, page tables and prefix cache under random traces, against a plain model: what lies at each place of each page is remembered as a checksum of the tokens up to that position.
+ * Before a row is "computed" every position that it can see must hold exactly its own sequence's past; nothing is ever written into a page that somebody else holds or that has a name.
+ * Invariants are walked after every event. Usage: sim_engine EVENTS (of each kind).
+ */
+#include "support/test_case.h"
+
+#include "engine/sched.h"
+
+enum { MAX_CTX = 96, MAX_LIVE = 24, TABLES = 6, MAX_PAGES_IN_POOL = 112, MAX_PAGE_TOKENS = 8 };
+
+static long n_events = 100000;
+static uint64_t rng;
+
+static uint32_t rnd(uint32_t n) {
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 33) % n;
+}
+
+/* ---- what the pages hold ---- */
+
+static uint64_t place[STEP_MAX_GROUPS][MAX_PAGES_IN_POOL][MAX_PAGE_TOKENS];
+
+static uint64_t past(uint64_t salt, const int32_t *tokens, int32_t pos) {
+    uint64_t h = 1469598103934665603u ^ salt;
+    for (int32_t i = 0; i <= pos; i++) h = (h ^ (uint64_t)(uint32_t)(tokens[i] + 1)) * 1099511628211u;
+    return h;
+}
+
+/* Rows first .. first + n - 1 are computed: each looks back, then is stored. */
+static void compute(const kv_cache *c, const kv_table *t, uint64_t salt, const int32_t *tokens, int32_t first, int32_t n) {
+    const int32_t page_tokens = c->opt.page_tokens;
+    for (int32_t g = 0; g < c->opt.n_groups; g++) {
+        if (!c->opt.groups[g].paged) continue;
+        const int64_t window = c->opt.groups[g].window;
+        const int64_t seen = window > 0 && first - window + 1 > 0 ? first - window + 1 : 0;
+        for (int64_t pos = seen; pos < first; pos++) {
+            const int32_t page = t->pages[g][pos / page_tokens];
+            assert_in_range(page, 0, c->pools[g].n_pages - 1);
+            if (place[g][page][pos % page_tokens] != past(salt, tokens, (int32_t)pos)) fail_msg("group %d: position %lld of page %d is not this sequence's", g, (long long)pos, page);
+        }
+        for (int32_t pos = first; pos < first + n; pos++) {
+            const int32_t page = t->pages[g][pos / page_tokens];
+            assert_in_range(page, 0, c->pools[g].n_pages - 1);
+            assert_int_equal(c->pools[g].ref[page], 1);
+            assert_int_equal(c->pools[g].block[page], -1);
+            place[g][page][pos % page_tokens] = past(salt, tokens, pos);
+        }
+    }
+}
+
+static void random_cache(kv_cache *c, mem *m, bool all_fit) {
+    kv_cache_options o = {.n_groups = 1 + (int32_t)rnd(3), .page_tokens = 1 + (int32_t)rnd(MAX_PAGE_TOKENS), .prefix = rnd(6) != 0, .key = {rng, 7}};
+    o.max_pages = (MAX_CTX + o.page_tokens - 1) / o.page_tokens;
+    for (int32_t g = 0; g < o.n_groups; g++) {
+        o.groups[g] = (kv_group_plan){.paged = g == 0 || rnd(8) != 0, .window = rnd(2) == 0 ? 0 : 1 + (int64_t)rnd(20)};
+        o.groups[g].n_pages = 1 + (int32_t)rnd(64);
+        if (all_fit) o.groups[g].n_pages = rnd(4) == 0 ? o.groups[g].n_pages : o.max_pages + (int32_t)rnd(12); /* one sequence at least, and hardly two */
+    }
+    error err = {0};
+    assert_int_equal(kv_cache_init(c, m, &o, &err), STATUS_OK);
+}
+
+static block_name name_of(uint64_t salt) { return (block_name){salt, 99}; }
+
+static void random_tokens(int32_t *tokens, int32_t n) {
+    const uint32_t family = rnd(4); /* few beginnings, so that hits are common */
+    const int32_t same = (int32_t)rnd((uint32_t)n + 1);
+    for (int32_t i = 0; i < n; i++) tokens[i] = i < same ? (int32_t)(family * 5 + (uint32_t)i % 3) : (int32_t)rnd(3);
+}
+
+/* ---- tables alone ---- */
+
+typedef struct holder {
+    kv_table t;
+    int32_t tokens[MAX_CTX];
+    int32_t n_computed;
+    uint64_t salt;
+    bool live;
+} holder;
+
+static void tables_against_a_plain_model(void **state) {
+    (void)state;
+    long hits = 0, evicted = 0, refused = 0, freed_behind = 0;
+    rng = 88172645463325252u;
+    for (long done = 0; done < n_events;) {
+        mem *m = test_mem();
+        kv_cache c;
+        static holder h[TABLES];
+        static int32_t pages[TABLES][STEP_MAX_GROUPS][MAX_CTX];
+        random_cache(&c, m, false);
+        memset(h, 0, sizeof h);
+        for (int i = 0; i < TABLES; i++) {
+            for (int g = 0; g < STEP_MAX_GROUPS; g++) h[i].t.pages[g] = pages[i][g];
+        }
+        for (int k = 0; k < 400 && done < n_events; k++, done++) {
+            holder *x = &h[rnd(TABLES)];
+            const uint32_t what = rnd(10);
+            if (!x->live) {
+                x->salt = rnd(2);
+                random_tokens(x->tokens, MAX_CTX);
+                kv_table_begin(&c, &x->t, name_of(x->salt));
+                x->n_computed = kv_attach(&c, &x->t, x->tokens, (int32_t)rnd(MAX_CTX));
+                hits += x->n_computed > 0;
+                x->live = true;
+            } else if (what == 0) {
+                kv_release(&c, &x->t);
+                x->live = false;
+            } else if (what == 1 && rnd(20) == 0) {
+                kv_forget_all(&c);
+                for (int32_t g = 0; g < c.opt.n_groups; g++) assert_int_equal(c.pools[g].n_cached, 0);
+            } else if (x->n_computed < MAX_CTX) {
+                const int32_t left = MAX_CTX - x->n_computed, n = 1 + (int32_t)rnd((uint32_t)(left < 12 ? left : 12));
+                const bool room = kv_room(&c, &x->t) >= x->n_computed + n;
+                assert_int_equal(kv_grow(&c, &x->t, x->n_computed + n), room);
+                refused += !room;
+                if (room) {
+                    compute(&c, &x->t, x->salt, x->tokens, x->n_computed, n);
+                    x->n_computed += n;
+                    kv_advance(&c, &x->t, x->tokens, x->n_computed);
+                    for (int32_t g = 0; g < c.opt.n_groups; g++) {
+                        freed_behind += x->t.first[g];
+                        if (c.opt.groups[g].paged) assert_true(x->t.n_pages - x->t.first[g] <= kv_pages_at_most(&c, g, x->n_computed, 12));
+                    }
+                }
+            }
+            const kv_table *tables[TABLES];
+            int n_tables = 0;
+            for (int i = 0; i < TABLES; i++) {
+                if (h[i].live) tables[n_tables++] = &h[i].t;
+            }
+            assert_true(kv_cache_check(&c, tables, n_tables));
+        }
+        evicted += (long)c.n_evicted;
+        for (int i = 0; i < TABLES; i++) {
+            if (h[i].live) kv_release(&c, &h[i].t);
+        }
+        assert_true(kv_cache_check(&c, NULL, 0));
+        for (int32_t g = 0; g < c.opt.n_groups; g++) assert_int_equal(c.pools[g].n_free + c.pools[g].n_cached, c.pools[g].n_pages);
+        kv_cache_deinit(&c);
+        test_mem_check(m);
+    }
+    print_message("tables: %ld events, %ld hits, %ld pages evicted, %ld refusals, %ld given up behind windows\n", n_events, hits, evicted, refused, freed_behind);
+    assert_true(hits > 0 && evicted > 0 && refused > 0 && freed_behind > 0);
+}
+
+/* The longest hit is as long as the common beginning allows, and another tenant has none. */
+static void a_hit_is_as_long_as_can_be(void **state) {
+    (void)state;
+    long hits = 0, n = 0;
+    rng = 362436069u;
+    for (; n < n_events / 200 + 20; n++) {
+        mem *m = test_mem();
+        kv_cache c;
+        error err = {0};
+        static int32_t pages[2][STEP_MAX_GROUPS][MAX_CTX];
+        kv_cache_options o = {.n_groups = 2, .page_tokens = 1 + (int32_t)rnd(6), .prefix = true, .key = {rng, 1}};
+        o.max_pages = (MAX_CTX + o.page_tokens - 1) / o.page_tokens;
+        for (int32_t g = 0; g < 2; g++) o.groups[g] = (kv_group_plan){.paged = true, .window = rnd(2) ? 0 : 2 + (int64_t)rnd(20), .n_pages = o.max_pages};
+        assert_int_equal(kv_cache_init(&c, m, &o, &err), STATUS_OK);
+        holder a = {0}, b = {0};
+        for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+            a.t.pages[g] = pages[0][g];
+            b.t.pages[g] = pages[1][g];
+        }
+        random_tokens(a.tokens, MAX_CTX);
+        memcpy(b.tokens, a.tokens, sizeof a.tokens);
+        kv_table_begin(&c, &a.t, name_of(3));
+        kv_table_begin(&c, &b.t, name_of(3));
+        const int32_t total = 1 + (int32_t)rnd(MAX_CTX - 1);
+        assert_true(kv_grow(&c, &a.t, total)); /* in one chunk: nothing is given up before the end */
+        kv_advance(&c, &a.t, a.tokens, total);
+        const int32_t same = (int32_t)rnd(MAX_CTX), limit = (int32_t)rnd(MAX_CTX);
+        b.tokens[same] += 1000;
+        /* every block of the common beginning was named before its page was given up, and nothing was evicted */
+        int32_t want = limit < same ? limit : same;
+        want = (want < total ? want : total) / o.page_tokens * o.page_tokens;
+        const int32_t got = kv_attach(&c, &b.t, b.tokens, limit);
+        if (got != want) fail_msg("pages of %d: %d computed, %d alike, limit %d: hit %d, longest %d", o.page_tokens, total, same, limit, got, want);
+        hits += got > 0;
+        kv_release(&c, &b.t);
+        kv_release(&c, &a.t);
+        kv_table_begin(&c, &b.t, name_of(4)); /* another tenant sees nothing of it */
+        assert_int_equal(kv_attach(&c, &b.t, a.tokens, MAX_CTX), 0);
+        kv_cache_deinit(&c);
+        test_mem_check(m);
+    }
+    print_message("longest hit: %ld cases, %ld hits\n", n, hits);
+    assert_true(hits > 0);
+}
+
+/* ---- the scheduler ---- */
+
+typedef struct sim_seq {
+    sequence q;
+    bool live;
+    uint64_t salt;
+    int64_t arrived, bound; /* steps */
+    int32_t tokens[MAX_CTX], pages[STEP_MAX_GROUPS][MAX_CTX];
+} sim_seq;
+
+static sim_seq seqs[MAX_LIVE];
+
+typedef struct sim {
+    mem *m;
+    kv_cache kv;
+    sched s;
+    int32_t slots[MAX_LIVE];
+    bool priorities;
+    int64_t steps;
+    long hits, preemptions, ended, cancelled, worst;
+} sim;
+
+static int64_t rows_of(const sim_seq *x) { return x->q.n_prompt + x->q.max_new; }
+
+static int64_t steps_per_row(const sim *t) {
+    const int64_t per = t->s.limits.max_rows > 1 ? t->s.limits.max_rows - 1 : 1;
+    return 2 * ((t->s.limits.max_seqs + per - 1) / per + 1);
+}
+
+static void arrive(sim *t) {
+    sim_seq *x = NULL;
+    for (int i = 0; i < MAX_LIVE && x == NULL; i++) {
+        if (!seqs[i].live) x = &seqs[i];
+    }
+    if (x == NULL) return;
+    memset(x, 0, sizeof *x);
+    sequence *q = &x->q;
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) q->kv.pages[g] = x->pages[g];
+    q->tokens = x->tokens;
+    q->n_prompt = q->n_tokens = 1 + (int32_t)rnd(MAX_CTX - 1);
+    q->max_new = (int32_t)rnd((uint32_t)(MAX_CTX - q->n_prompt + 1));
+    if (rnd(2) == 0 && q->max_new > 10) q->max_new = 10;
+    q->chunk = rnd(2) == 0 ? 0 : 1 + (int32_t)rnd(9);
+    q->priority = t->priorities ? (int32_t)rnd(5) - 2 : 0;
+    q->no_prefix = rnd(10) == 0;
+    q->want_logits = rnd(8) == 0;
+    x->salt = rnd(2);
+    q->salt = name_of(x->salt);
+    random_tokens(x->tokens, q->n_prompt);
+    int32_t group, needs;
+    if (!sched_can_ever_run(&t->kv, sequence_max_positions(q), &group, &needs)) {
+        assert_true(needs > t->kv.pools[group].n_pages);
+        return;
+    }
+    x->live = true;
+    x->arrived = t->steps;
+    sched_add(&t->s, q);
+    x->bound = 0;
+    for (int i = 0; i < MAX_LIVE; i++) {
+        if (!seqs[i].live) continue;
+        x->bound += rows_of(&seqs[i]);
+        /* whoever it passes may wait for it, and lose what it has computed to it */
+        if (&seqs[i] != x && q->rank < seqs[i].q.rank) seqs[i].bound = 2 * seqs[i].bound + rows_of(x);
+    }
+}
+
+static void end(sim *t, sim_seq *x) {
+    sched_remove(&t->s, &x->q);
+    t->preemptions += x->q.n_preempted;
+    x->live = false;
+}
+
+static void one_step(sim *t) {
+    const uint64_t hits = t->s.n_hit_tokens;
+    const int32_t rows = sched_step(&t->s);
+    int32_t sum = 0;
+    t->steps++;
+    t->hits += (long)(t->s.n_hit_tokens - hits);
+    assert_true(rows <= t->s.limits.max_rows);
+    if (t->s.running.n + t->s.waiting.n > 0) assert_true(rows > 0);
+    for (sequence *q = t->s.running.first; q != NULL; q = q->next) {
+        sim_seq *x = (sim_seq *)(void *)q;
+        sum += q->step_rows;
+        if (q->step_rows == 0) continue;
+        assert_true(q->step_rows <= sequence_pending(q));
+        if (q->chunk > 0) assert_true(q->step_rows <= q->chunk);
+        compute(&t->kv, &q->kv, x->salt, q->tokens, q->n_computed, q->step_rows);
+    }
+    assert_int_equal(sum, rows);
+    for (sequence *q = t->s.running.first, *next; q != NULL; q = next) {
+        sim_seq *x = (sim_seq *)(void *)q;
+        next = q->next;
+        if (q->step_rows == 0) continue;
+        if (q->want_logits) q->n_scored = q->n_computed + q->step_rows > q->n_scored ? q->n_computed + q->step_rows : q->n_scored;
+        sched_computed(&t->s, q);
+        if (q->n_computed < q->n_tokens) continue;
+        if (q->n_tokens < q->n_prompt + q->max_new) q->tokens[q->n_tokens++] = (int32_t)rnd(3);
+        if (q->n_tokens < q->n_prompt + q->max_new) continue;
+        const int64_t took = t->steps - x->arrived, bound = steps_per_row(t) * x->bound;
+        if (took > bound) fail_msg("a sequence took %lld steps, and the bound is %lld", (long long)took, (long long)bound);
+        if (took > t->worst) t->worst = (long)took;
+        end(t, x);
+        t->ended++;
+    }
+}
+
+static void scheduler_against_a_plain_model(void **state) {
+    (void)state;
+    sim total = {0};
+    rng = 2463534242u;
+    for (long done = 0; done < n_events;) {
+        sim t = {.m = test_mem(), .priorities = rnd(2) == 0};
+        random_cache(&t.kv, t.m, true);
+        sched_init(&t.s, (sched_limits){.max_rows = 1 + (int32_t)rnd(rnd(2) ? 4 : 30), .max_seqs = 1 + (int32_t)rnd(12)}, &t.kv, t.slots);
+        const uint32_t busy = 2 + rnd(12);
+        for (int k = 0; k < 600 && done < n_events; k++, done++) {
+            const uint32_t what = rnd(16);
+            if (what == 0) {
+                sim_seq *x = &seqs[rnd(MAX_LIVE)];
+                if (x->live) {
+                    end(&t, x);
+                    t.cancelled++;
+                }
+            } else if (what < busy / 2) {
+                arrive(&t);
+            } else {
+                one_step(&t);
+            }
+            assert_true(sched_check(&t.s));
+        }
+        while (t.s.running.n + t.s.waiting.n > 0) one_step(&t); /* to the end: nothing may be left */
+        assert_true(sched_check(&t.s));
+        for (int i = 0; i < MAX_LIVE; i++) assert_false(seqs[i].live);
+        for (int32_t g = 0; g < t.kv.opt.n_groups; g++) {
+            const kv_pool *p = &t.kv.pools[g];
+            assert_int_equal(p->n_free + p->n_cached, p->n_pages);
+        }
+        assert_int_equal(t.s.n_free_slots, t.s.limits.max_seqs);
+        total.hits += t.hits;
+        total.preemptions += t.preemptions;
+        total.ended += t.ended;
+        total.cancelled += t.cancelled;
+        total.worst = t.worst > total.worst ? t.worst : total.worst;
+        kv_cache_deinit(&t.kv);
+        test_mem_check(t.m);
+    }
+    print_message("scheduler: %ld events, %ld ended, %ld cancelled, %ld preemptions, %ld tokens hit, longest life %ld steps\n", n_events, total.ended, total.cancelled, total.preemptions,
+                  total.hits, total.worst);
+    assert_true(total.ended > 0 && total.cancelled > 0 && total.preemptions > 0 && total.hits > 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) n_events = strtol(argv[1], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_against_a_plain_model),
+        cmocka_unit_test(a_hit_is_as_long_as_can_be),
+        cmocka_unit_test(scheduler_against_a_plain_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
