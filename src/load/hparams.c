@@ -16,13 +16,12 @@ typedef struct hparam_reader {
 } hparam_reader;
 
 void hparams_init(hparams *h) {
+    const rope_hparams rope = {.type = "default", .theta = 10000, .partial = 1, .beta_fast = 32, .beta_slow = 1, .truncate = 1};
     *h = (hparams){
         .norm_eps = 1e-5,
-        .rope_theta = 10000,
-        .rope_factor = 1,
-        .rope_low_freq_factor = 1,
-        .rope_high_freq_factor = 4,
-        .rope_type = "default",
+        .activation = "",
+        .rope = rope,
+        .rope_window = rope,
         .tie_embeddings = -1,
         .bos_id = -1,
         .eos_id = -1,
@@ -120,21 +119,21 @@ static void expect(const hparam_row *row, const meta_value *v, char *out, size_t
         snprintf(out, size, "%s in %.15g..%.15g%s", kind, min, max, one);
 }
 
-static void store(const hparam_row *row, hparams *h, double real, int64_t count) {
-    char *field = (char *)h + row->offset;
+static void store(const hparam_row *row, void *fields, double real, int64_t count) {
+    char *field = (char *)fields + row->offset;
     if (row->type == HPARAM_NUMBER)
         memcpy(field, &real, sizeof real);
     else
         memcpy(field, &count, sizeof count);
 }
 
-static void read_number(hparam_reader *r, const hparam_row *row, const char *key, const meta_value *v, hparams *h) {
+static void read_number(hparam_reader *r, const hparam_row *row, const char *key, const meta_value *v, void *fields) {
     double real = 0;
     int64_t count = 0;
     bool ok = meta_type_of(v) == META_ARRAY ? common_element(row, v, &real, &count) : number_of(row, v, &real, &count);
     double min = row->type == HPARAM_FLAG ? 0 : row->min, max = row->type == HPARAM_FLAG ? 1 : row->max;
     if (ok && real >= min && real <= max) {
-        store(row, h, real, count);
+        store(row, fields, real, count);
         return;
     }
     char expected[128];
@@ -142,17 +141,17 @@ static void read_number(hparam_reader *r, const hparam_row *row, const char *key
     problem(r, key, v, expected);
 }
 
-static void read_text(hparam_reader *r, const hparam_row *row, const char *key, const meta_value *v, hparams *h) {
+static void read_text(hparam_reader *r, const hparam_row *row, const char *key, const meta_value *v, void *fields) {
     const char *text;
     size_t n;
     if (!meta_as_string(v, &text, &n) || strlen(text) != n) {
         problem(r, key, v, "a text");
         return;
     }
-    memcpy((char *)h + row->offset, &text, sizeof text);
+    memcpy((char *)fields + row->offset, &text, sizeof text);
 }
 
-static void read_row(hparam_reader *r, const hparam_row *row, hparams *h) {
+static void read_row(hparam_reader *r, const hparam_row *row, void *fields) {
     char key[KEY_BYTES] = "";
     const char *alternatives = meta_get_container(r->m) == META_HF ? row->hf : row->gguf;
     const meta_value *v = alternatives == NULL ? NULL : find(r, alternatives, key);
@@ -160,18 +159,18 @@ static void read_row(hparam_reader *r, const hparam_row *row, hparams *h) {
         if ((row->flags & HPARAM_REQUIRED) != 0 && alternatives != NULL)
             problem(r, key, NULL, row->type == HPARAM_TEXT ? "a text" : row->type == HPARAM_FLAG ? "true or false" : "a number");
         else if (row->type != HPARAM_TEXT && !isnan(row->def))
-            store(row, h, row->def, (int64_t)row->def);
+            store(row, fields, row->def, (int64_t)row->def);
         return;
     }
     if (row->type == HPARAM_TEXT)
-        read_text(r, row, key, v, h);
+        read_text(r, row, key, v, fields);
     else
-        read_number(r, row, key, v, h);
+        read_number(r, row, key, v, fields);
 }
 
-status hparams_read(hparams *h, const meta *m, const char *prefix, const hparam_row *rows, size_t n_rows, textbuf *report) {
+status hparams_read(void *fields, const meta *m, const char *prefix, const hparam_row *rows, size_t n_rows, textbuf *report) {
     hparam_reader r = {.m = m, .prefix = prefix != NULL ? prefix : "", .report = report};
-    for (size_t i = 0; i < n_rows; i++) read_row(&r, &rows[i], h);
+    for (size_t i = 0; i < n_rows; i++) read_row(&r, &rows[i], fields);
     if (report->failed) return STATUS_NO_MEMORY;
     return r.n_problems == 0 ? STATUS_OK : STATUS_FORMAT;
 }

@@ -13,25 +13,35 @@
 
 enum { HPARAM_MAX_LAYERS = 1024 };
 
+/** One rotary embedding as a checkpoint describes it; 0: not given. */
+typedef struct rope_hparams {
+    const char *type;                       /* "default", "linear", "llama3", "proportional", "yarn", ...; borrowed from the meta */
+    double theta, factor, partial;          /* partial: the share of the head that is rotated */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* yarn */
+    int64_t truncate, original_ctx;
+} rope_hparams;
+
 /** What the shared blocks read. Counts are >= 0; 0 means "not there" where that makes sense. */
 typedef struct hparams {
     int64_t n_layers, n_embd, n_ff, n_vocab, n_ctx_train;
     int64_t n_heads, n_kv_heads, head_dim;  /* head_dim 0 in the file: n_embd / n_heads */
-    double norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    int64_t rope_dim;                       /* rotated dimensions; 0 = head_dim */
-    int64_t rope_original_ctx;
-    const char *rope_type;                  /* "default", "llama3", "linear", "yarn", ...; borrowed from the meta */
+    double norm_eps;
+    const char *activation;                 /* of the MLP, as spelled; "" when the file does not say */
+    rope_hparams rope, rope_window;         /* of every layer; of layers with a window, where a family tells them apart */
+    int64_t rope_dim;                       /* rotated dimensions as GGUF counts them; 0 = head_dim */
     int64_t tie_embeddings;                 /* 1: the head is the embedding table; -1: decided by the presence of the head */
     double logit_softcap, attn_softcap, attn_scale; /* 0 = off; attn_scale 0 = 1/sqrt(head_dim) */
     int64_t window;                         /* sliding window in tokens; 0 = none */
     int64_t bos_id, eos_id;                 /* -1 = none */
+    int64_t n_experts, n_experts_used, n_ff_exp; /* mixture of experts; n_ff_exp 0 in the file: n_ff */
 } hparams;
 
 typedef enum hparam_type { HPARAM_COUNT, HPARAM_NUMBER, HPARAM_TEXT, HPARAM_FLAG } hparam_type; /* int64_t, double, const char *, int64_t 0/1 */
 enum { HPARAM_REQUIRED = 1, HPARAM_FIRST = 2 /* of an array (eos_token_id) take the first; otherwise all elements must be equal */ };
 
 typedef struct hparam_row {
-    size_t offset; /* offsetof(hparams, field) */
+    size_t offset; /* of the field, in the struct that is read into */
     hparam_type type;
     const char *hf, *gguf;
     double min, max; /* inclusive, for COUNT and NUMBER */
@@ -39,14 +49,15 @@ typedef struct hparam_row {
     int flags;
 } hparam_row;
 
-#define HPARAM(field, type, hf, gguf, min, max, def, flags) {offsetof(hparams, field), type, hf, gguf, min, max, def, flags}
+#define HPARAM_IN(owner, field, type, hf, gguf, min, max, def, flags) {offsetof(owner, field), type, hf, gguf, min, max, def, flags}
+#define HPARAM(field, type, hf, gguf, min, max, def, flags) HPARAM_IN(hparams, field, type, hf, gguf, min, max, def, flags)
 
 /** Defaults of every field ("none", 0, -1). */
 void hparams_init(hparams *h);
 /**
- * Read rows from the meta. `prefix` is general.architecture for GGUF. Problems (missing, wrong type, out of range, not finite) are appended to `report`, one
- * line each with key, found and expected; returns STATUS_FORMAT when there was one.
+ * Read rows from the meta into `fields`: an hparams, or a struct of an architecture's own that its rows point into. `prefix` is
+ * general.architecture for GGUF. Problems (missing, wrong type, out of range, not finite) are appended to `report`, one line each with key, found and expected; returns STATUS_FORMAT when there was one.
  */
-NODISCARD status hparams_read(hparams *h, const meta *m, const char *prefix, const hparam_row *rows, size_t n_rows, textbuf *report);
+NODISCARD status hparams_read(void *fields, const meta *m, const char *prefix, const hparam_row *rows, size_t n_rows, textbuf *report);
 
 #endif

@@ -18,15 +18,19 @@ typedef struct arch {
     const char *name;
     const char *const *hf_names;   /* config.json architectures[0] or model_type; NULL-terminated; NULL: none */
     const char *const *gguf_names; /* general.architecture */
-    const hparam_row *hparams;     /* beyond model_common_hparams, read after them */
+    const hparam_row *hparams;     /* beyond model_common_hparams; a row for one of their fields takes the place of theirs */
     size_t n_hparams;
+    const hparam_row *own_hparams; /* rows (HPARAM_IN) into model->priv, of own_bytes, zero before */
+    size_t n_own_hparams, own_bytes;
     const weight_row *weights;
     size_t n_weights;
     int n_slots;                   /* W_COMMON_COUNT, or more with private slots */
     const char *const *ignore;     /* tensors that may be there and are not used */
 
-    /** After the hyper-parameters are read: check what this family requires and fill layers and KV groups (model_layers_uniform helps). */
+    /** After the hyper-parameters are read: check what this family requires and fill layers and KV groups (model_layers_uniform and model_group_layers help). */
     status (*configure)(model *m, error *err);
+    /** Once, when the weights are there and before the first step: read the few values that ops take as parameters (model_read_value). NULL: none. */
+    status (*prepare)(model *m, error *err);
     /** Shape symbols of its own; negative = not mine (then the common ones). NULL: none. */
     int64_t (*dim)(const model *m, const char *symbol, size_t n, int layer);
     /** NULL: every row applies to every layer. */

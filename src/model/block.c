@@ -50,10 +50,23 @@ static status act_form(block_ctx *c, block_act *x, vt_dtype want, vt_tensor **ou
     return STATUS_OK;
 }
 
+/* The scales of a weight of the model's own table; NULL: none. */
+static const struct model_scale *scale_of(const model *m, const vt_tensor *w) {
+    const size_t n = (size_t)m->arch->n_slots * ((size_t)m->hp.n_layers + 1);
+    if (w < m->weights || w >= m->weights + n) return NULL;
+    const struct model_scale *s = &m->scales[w - m->weights];
+    return s->t.n_dims != 0 ? s : NULL;
+}
+
 status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) {
+    const struct model_scale *scale = scale_of(c->m, w);
     vt_tensor *a;
-    TRY(act_form(c, x, act_dtype(c->m, w->dtype), &a));
-    TRY(vt_matmul_bt(c->q, &out, a, w, c->err));
+    if (scale != NULL) {
+        TRY(vt_matmul_bt_scaled(c->q, &out, &x->f32, w, &scale->t, scale->p, c->err));
+    } else {
+        TRY(act_form(c, x, act_dtype(c->m, w->dtype), &a));
+        TRY(vt_matmul_bt(c->q, &out, a, w, c->err));
+    }
     if (bias != NULL && bias->n_dims != 0) TRY(vt_add(c->q, &out, &out, bias, c->err));
     return STATUS_OK;
 }
@@ -66,7 +79,14 @@ status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer)
     return vt_rms_norm(c->q, &out, &x, model_weight(c->m, slot, layer), p, c->err);
 }
 
+status block_norm_plain(block_ctx *c, vt_tensor out, vt_tensor x) {
+    const vt_rms_norm_params p = {.eps = (float)c->m->hp.norm_eps};
+    return vt_rms_norm(c->q, &out, &x, NULL, p, c->err);
+}
+
 status block_add(block_ctx *c, vt_tensor x, vt_tensor y) { return vt_add(c->q, &x, &x, &y, c->err); }
+
+status block_scale(block_ctx *c, vt_tensor x, float s) { return vt_mul_scalar(c->q, &x, &x, s, c->err); }
 
 status block_embed(block_ctx *c, vt_tensor x) {
     vt_tensor ids = vt_tensor_slice(c->m->ids, 0, 0, c->n_rows);
@@ -78,7 +98,9 @@ status block_head(block_ctx *c, vt_tensor x, vt_tensor logits) {
     const vt_tensor *w = model_weight(c->m, W_HEAD, -1);
     if (w->n_dims == 0) w = model_weight(c->m, W_EMBED, -1);
     block_act act = block_act_of(x);
-    return block_linear(c, logits, &act, w, NULL);
+    TRY(block_linear(c, logits, &act, w, NULL));
+    const float cap = (float)c->m->hp.logit_softcap;
+    return cap > 0 ? vt_softcap(c->q, &logits, &logits, cap, c->err) : STATUS_OK;
 }
 
 status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act) {
@@ -92,6 +114,38 @@ status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_acti
     TRY(block_linear(c, vt_tensor_slice(gate_up, 1, ff, ff), &a, model_weight(c->m, W_UP, layer), NULL));
     TRY(act == BLOCK_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err));
     TRY(block_linear(c, out, &b, model_weight(c->m, W_DOWN, layer), NULL));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_decoder_layer(block_ctx *c, int layer, vt_tensor x) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h, y;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
+    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+    TRY(block_attention(c, y, h, layer));
+    TRY(block_add(c, x, y));
+    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
+    TRY(block_mlp(c, y, h, layer, BLOCK_SILU));
+    TRY(block_add(c, x, y));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h, y;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
+    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+    TRY(block_attention(c, y, h, layer));
+    TRY(block_norm(c, y, y, W_ATTN_POST_NORM, layer));
+    TRY(block_add(c, x, y));
+    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
+    TRY(block_mlp(c, y, h, layer, act));
+    TRY(block_norm(c, y, y, W_FFN_POST_NORM, layer));
+    TRY(block_add(c, x, y));
     ws_release(c, mark);
     return STATUS_OK;
 }

@@ -32,8 +32,13 @@ NODISCARD status block_linear(block_ctx *c, vt_tensor out, block_act *x, const v
 
 /** out = rms_norm(x) with the weight of (slot, layer); its transform is honoured. out may be x. */
 NODISCARD status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer);
+/** out = rms_norm(x) with a weight of one. out may be x. */
+NODISCARD status block_norm_plain(block_ctx *c, vt_tensor out, vt_tensor x);
 
-/** out[T, embd] = attention of the layer over x (already normed): projections, head norms, rotary, cache write, paged attention, output projection. */
+/**
+ * out[T, embd] = attention of the layer over x (already normed): projections, head norms, rotary, cache write, paged attention, output projection. Without a
+ * weight for values the keys' projection gives them. A layer that reads the cache of another (kv_layer) computes queries only.
+ */
 NODISCARD status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
 
 typedef enum block_activation { BLOCK_SILU, BLOCK_GELU } block_activation;
@@ -42,8 +47,15 @@ NODISCARD status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, 
 
 /** x += y. */
 NODISCARD status block_add(block_ctx *c, vt_tensor x, vt_tensor y);
+/** x *= s. */
+NODISCARD status block_scale(block_ctx *c, vt_tensor x, float s);
 
-/** The plain forms: table lookup; final norm then head (or the tied table). */
+/** One layer of the plain decoder, in place: x += attention(norm x); x += mlp(norm x). */
+NODISCARD status block_decoder_layer(block_ctx *c, int layer, vt_tensor x);
+/** The same between norms on both sides: x += norm(attention(norm x)); x += norm(mlp(norm x)). */
+NODISCARD status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act);
+
+/** The plain forms: table lookup; final norm then head (or the tied table), soft-capped where the hyper-parameters say so. */
 NODISCARD status block_embed(block_ctx *c, vt_tensor x);
 NODISCARD status block_head(block_ctx *c, vt_tensor x, vt_tensor logits);
 

@@ -22,33 +22,50 @@ static status rotate(block_ctx *c, vt_tensor x, int slot, int layer, int64_t hea
     return vt_rope(c->q, &heads, &c->rows[li->kv_group].pos, &rope->inv_freq, p, c->err);
 }
 
+/* Keys and values of the step's rows into the layer's cache. */
+static status write_kv(block_ctx *c, block_act *x, int layer) {
+    model *m = c->m;
+    const layer_info *li = &m->layers[layer];
+    const vt_rows *rows = &c->rows[li->kv_group];
+    const int64_t hd = li->head_dim, n_kv = li->n_kv_heads * hd;
+    const vt_tensor *wv = model_weight(m, W_V, layer);
+    const size_t mark = ws_mark(c);
+    vt_tensor k, v;
+    TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &k));
+    TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &v));
+    const vt_tensor k3 = vt_tensor_split_last(k, hd), v3 = vt_tensor_split_last(v, hd);
+    TRY(block_linear(c, k, x, model_weight(m, W_K, layer), model_weight(m, W_K_BIAS, layer)));
+    if (wv->n_dims != 0)
+        TRY(block_linear(c, v, x, wv, model_weight(m, W_V_BIAS, layer)));
+    else
+        TRY(vt_mul_scalar(c->q, &v, &k, 1.0f, c->err));
+    if (li->v_norm) TRY(block_norm_plain(c, v3, v3));
+    TRY(head_norm(c, k, W_K_NORM, layer, hd));
+    TRY(rotate(c, k, W_K, layer, hd));
+    TRY(vt_kv_write(c->q, &m->k_cache[layer], &k3, rows, c->err));
+    TRY(vt_kv_write(c->q, &m->v_cache[layer], &v3, rows, c->err));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
 status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
     model *m = c->m;
     const layer_info *li = &m->layers[layer];
     const size_t mark = ws_mark(c);
-    const int64_t n = c->n_rows, hd = li->head_dim, nq = li->n_heads * hd, nkv = li->n_kv_heads * hd;
-    vt_tensor q, k, v, o;
-    TRY(ws_take(c, VT_F32, n, nq, &q));
-    TRY(ws_take(c, VT_F32, n, nkv, &k));
-    TRY(ws_take(c, VT_F32, n, nkv, &v));
-    TRY(ws_take(c, VT_F32, n, nq, &o));
+    const int64_t hd = li->head_dim, nq = li->n_heads * hd;
+    vt_tensor q, o;
+    TRY(ws_take(c, VT_F32, c->n_rows, nq, &q));
+    TRY(ws_take(c, VT_F32, c->n_rows, nq, &o));
 
     block_act a = block_act_of(x);
     TRY(block_linear(c, q, &a, model_weight(m, W_Q, layer), model_weight(m, W_Q_BIAS, layer)));
-    TRY(block_linear(c, k, &a, model_weight(m, W_K, layer), model_weight(m, W_K_BIAS, layer)));
-    TRY(block_linear(c, v, &a, model_weight(m, W_V, layer), model_weight(m, W_V_BIAS, layer)));
+    if (li->kv_layer == layer) TRY(write_kv(c, &a, layer));
     TRY(head_norm(c, q, W_Q_NORM, layer, hd));
-    TRY(head_norm(c, k, W_K_NORM, layer, hd));
     TRY(rotate(c, q, W_Q, layer, hd));
-    TRY(rotate(c, k, W_K, layer, hd));
 
-    const vt_rows *rows = &c->rows[li->kv_group];
-    const vt_tensor q3 = vt_tensor_split_last(q, hd), k3 = vt_tensor_split_last(k, hd), v3 = vt_tensor_split_last(v, hd);
-    const vt_tensor o3 = vt_tensor_split_last(o, hd), no_sinks = {0};
-    TRY(vt_kv_write(c->q, &m->k_cache[li->kv_layer], &k3, rows, c->err));
-    TRY(vt_kv_write(c->q, &m->v_cache[li->kv_layer], &v3, rows, c->err));
+    const vt_tensor q3 = vt_tensor_split_last(q, hd), o3 = vt_tensor_split_last(o, hd), no_sinks = {0};
     const vt_attention_params p = {.scale = li->attn_scale, .softcap = (float)m->hp.attn_softcap, .window = (int32_t)li->window};
-    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[li->kv_layer], &m->v_cache[li->kv_layer], rows, &no_sinks, p, c->err));
+    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[li->kv_layer], &m->v_cache[li->kv_layer], &c->rows[li->kv_group], &no_sinks, p, c->err));
 
     block_act b = block_act_of(o);
     TRY(block_linear(c, out, &b, model_weight(m, W_O, layer), model_weight(m, W_O_BIAS, layer)));

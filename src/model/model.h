@@ -28,6 +28,7 @@ typedef struct layer_info {
     int64_t n_heads, n_kv_heads, head_dim, n_ff;
     int64_t window;                    /* 0 = all */
     float attn_scale;
+    bool v_norm;                       /* values are normalised, by no weight */
     int32_t rope;                      /* index of rope_spec; -1 = none */
 } layer_info;
 
@@ -38,7 +39,18 @@ typedef struct kv_group {
     int32_t n_layers;                  /* that own a cache */
 } kv_group;
 
+typedef struct ignored_name {
+    struct ignored_name *next;
+    char pattern[];
+} ignored_name;
+
 typedef enum act_mode { ACT_AUTO, ACT_F32, ACT_Q8 } act_mode;
+
+/** For checking: sees the residual stream after the embedding (layer 0) and after each layer (1 ...), when the device is done with it. */
+typedef void model_observer(void *ctx, int layer, const vt_tensor *x);
+
+/** For checking and recording: the router's choice of a layer, [n_rows, k] each, in the order the router gave them. */
+typedef void model_routing_observer(void *ctx, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k);
 
 typedef struct model_options {
     act_mode act;
@@ -48,6 +60,9 @@ typedef struct model_options {
     int32_t max_segments;
     int32_t max_pages;      /* of one sequence */
     int32_t max_head_rows;  /* logits rows per model_head */
+    model_observer *observe; /* NULL: none */
+    model_routing_observer *observe_routing; /* NULL: none */
+    void *observe_ctx;
 } model_options;
 
 struct model {
@@ -59,7 +74,9 @@ struct model {
     hparams hp;
     model_options opt;
     arena *arena;           /* what lives as long as the model */
+    const char *prefix;     /* of this architecture's keys in a GGUF; "" otherwise */
     void *priv;             /* of the architecture, in the arena */
+    ignored_name *ignored;  /* what model_ignore added */
 
     layer_info *layers;     /* [hp.n_layers] */
     kv_group groups[MODEL_MAX_KV_GROUPS];
@@ -70,10 +87,14 @@ struct model {
 
     binding *binding;
     vt_tensor *weights;     /* [n_slots * (n_layers + 1)] on the device; index by model_weight */
+    struct model_scale { vt_tensor t; vt_scale_params p; } *scales; /* beside weights: FP8 and MXFP4; t.n_dims 0 = none */
+    int32_t scale_block_n, scale_block_k; /* of two-dimensional FP8 scales; 0: not said */
+    struct model_moe *moe;  /* block_moe.h */
     vt_tensor *k_cache, *v_cache; /* [n_layers], set by model_set_cache */
 
     vt_recorder recorder;
     size_t plan_workspace_bytes, plan_weight_bytes, weights_read_bytes; /* device bytes; dense bytes one decoded row reads */
+    size_t plan_copy_bytes; /* of weights that lie in the file where no kernel can read them: copied even where others are aliased */
     vt_buffer workspace, meta_buf, weight_buf, rope_buf;
     void *host_logits;      /* when the device is not host-addressable */
     vt_tensor ids, pos, row_seg, pages[STEP_MAX_GROUPS], head_rows; /* device copies of the step */
@@ -105,12 +126,33 @@ NODISCARD status model_head(model *mo, const int32_t *rows, int32_t n, const flo
 /** The weight of a slot (layer -1: once per model); n_dims 0 when absent. */
 const vt_tensor *model_weight(const model *mo, int slot, int layer);
 weight_transform model_weight_transform(const model *mo, int slot, int layer);
+/** A value of the metadata under its name in this container, found as hparams_read finds it; NULL when absent. */
+const meta_value *model_find(const model *mo, const char *hf, const char *gguf);
+/** A count of one layer: element `layer` of an array, or the number itself; `otherwise` when absent. */
+NODISCARD status model_layer_count(const model *mo, const char *hf, const char *gguf, int layer, int64_t otherwise, int64_t *out, error *err);
 /** Every layer alike: full attention (or `window`), one KV group, one rope from the hyper-parameters. */
 NODISCARD status model_layers_uniform(model *mo, int64_t window, error *err);
-/** Add a rope: inverse frequencies theta^(-2i/n_rot) scaled as hp.rope_type says; returns the index through *out. */
-NODISCARD status model_add_rope(model *mo, double theta, int64_t n_rot, const char *type, int32_t *out, error *err);
+/** The same, but the layers before `first`, or those that layer_types names so, are full. Window 0: all are. */
+NODISCARD status model_layers_window_from(model *mo, int64_t window, int64_t first, error *err);
+/**
+ * Which layers see only a window, into is_window[n_layers]: layer_types, or sliding_window_pattern (every pattern-th layer is full; a GGUF may list them),
+ * or else `pattern` (0: none is full).
+ */
+NODISCARD status model_window_layers(const model *mo, int64_t pattern, bool *is_window, error *err);
+/** Groups of layers that own a cache (kv_layer is the layer itself) by kind, sizes and window, and kv_group of every layer. */
+NODISCARD status model_group_layers(model *mo, error *err);
+/** Add a rope over n_dims dimensions of a head, scaled as h->type says; returns the index through *out. */
+NODISCARD status model_add_rope(model *mo, const rope_hparams *h, int64_t n_dims, int32_t *out, error *err);
+/** For configure: a tensor that may be there and is not used; "{l}" in the pattern is the layer. */
+NODISCARD status model_ignore(model *mo, const char *pattern, int layer, error *err);
+/** The activation, where the file names one, is among `known` ("silu|swish"). */
+NODISCARD status model_require_activation(const model *mo, const char *known, error *err);
+/** For prepare: a weight that is one number; `otherwise` when absent. */
+NODISCARD status model_read_value(const model *mo, int slot, int layer, float otherwise, float *out, error *err);
 /** Hyper-parameters that most families share. */
 extern const hparam_row model_common_hparams[];
 extern const size_t model_n_common_hparams;
+/** Tensors that no family uses: towers of other senses, tables that are computed. */
+extern const char *const model_common_ignore[];
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first phase of loading: headers only. Which architecture, its hyper-parameters, which tensor fills which slot; every problem in one report. */
-#include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "model/model.h"
+#include "model/block_moe.h"
 
 enum { ARENA_CHUNK = 256 * 1024 };
 
@@ -23,19 +22,17 @@ static const arch *arch_by_name(meta_container container, const char *name, size
 }
 
 /* The name by which a checkpoint says what it is; Hugging Face files say it twice, the class first. */
-static status find_arch(const meta *mt, const arch **out, char *prefix, size_t prefix_size, error *err) {
+static status find_arch(const meta *mt, const arch **out, const char **prefix, error *err) {
     const char *name = NULL;
     size_t n = 0;
     const meta_container container = meta_get_container(mt);
-    prefix[0] = '\0';
+    *prefix = "";
     if (container == META_GGUF) {
         if (!meta_as_string(meta_find(mt, "general.architecture"), &name, &n)) {
             return error_set(err, STATUS_FORMAT, "model: the file has no general.architecture");
         }
         *out = arch_by_name(container, name, n);
-        if (n >= prefix_size) n = prefix_size - 1;
-        memcpy(prefix, name, n);
-        prefix[n] = '\0';
+        *prefix = name;
     } else {
         *out = NULL;
         if (meta_array_string(meta_find(mt, "architectures"), 0, &name, &n)) *out = arch_by_name(container, name, n);
@@ -92,6 +89,9 @@ static void derive(model *mo, textbuf *report) {
         h->head_dim = h->n_embd / h->n_heads;
     }
     if (h->rope_dim == 0) h->rope_dim = h->head_dim;
+    if (h->n_ff_exp == 0) h->n_ff_exp = h->n_ff;
+    /* a GGUF may give a factor and leave the type out; it is linear then */
+    if (mo->prefix[0] != '\0' && h->rope.factor > 0 && strcmp(h->rope.type, "default") == 0) h->rope.type = "linear";
     if (h->n_vocab < 1) textbuf_adds(report, "the vocabulary size is neither given nor seen in the embedding table\n");
     if (h->n_heads % h->n_kv_heads != 0) {
         textbuf_addf(report, "%lld heads are not a multiple of %lld key/value heads\n", (long long)h->n_heads, (long long)h->n_kv_heads);
@@ -114,6 +114,9 @@ static int64_t dim_of(void *ctx, const char *symbol, size_t n, int layer) {
     if (is_symbol(symbol, n, "embd")) return h->n_embd;
     if (is_symbol(symbol, n, "vocab")) return h->n_vocab;
     if (is_symbol(symbol, n, "rot/2")) return h->rope_dim / 2;
+    if (is_symbol(symbol, n, "experts")) return h->n_experts;
+    if (is_symbol(symbol, n, "ff_exp")) return h->n_ff_exp;
+    if (is_symbol(symbol, n, "2ff_exp")) return 2 * h->n_ff_exp;
     if (li == NULL) return -1;
     if (is_symbol(symbol, n, "q")) return li->n_heads * li->head_dim;
     if (is_symbol(symbol, n, "kv")) return li->n_kv_heads * li->head_dim;
@@ -124,20 +127,57 @@ static int64_t dim_of(void *ctx, const char *symbol, size_t n, int layer) {
 
 static bool row_applies(void *ctx, const weight_row *row, int layer) {
     const model *mo = ctx;
+    if (row->slot == W_HEAD && mo->hp.tie_embeddings == 1) return false;
     return mo->arch->applies == NULL || mo->arch->applies(mo, row, layer);
 }
 
 static status fill_weights(model *mo, error *err) {
     const size_t n_layers = (size_t)mo->hp.n_layers, n = (size_t)mo->arch->n_slots * (n_layers + 1);
     mo->weights = arena_calloc(mo->arena, n, sizeof *mo->weights);
-    if (mo->weights == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the weight table");
+    mo->scales = arena_calloc(mo->arena, n, sizeof *mo->scales);
+    if (mo->weights == NULL || mo->scales == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the weight table");
     for (int slot = 0; slot < mo->arch->n_slots; slot++) {
         for (int layer = -1; layer < (int)n_layers; layer++) {
             const bound_weight *b = binding_get(mo->binding, slot, layer);
-            if (b != NULL) mo->weights[(size_t)slot * (n_layers + 1) + (size_t)(layer + 1)] = b->view;
+            const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(layer + 1);
+            if (b == NULL || W_IS_EXPERT(slot)) continue;
+            mo->weights[i] = b->view;
+            mo->scales[i] = (struct model_scale){b->scale_view, {b->block_n, b->block_k}};
         }
     }
     return STATUS_OK;
+}
+
+status model_ignore(model *mo, const char *pattern, int layer, error *err) {
+    const char *at = strstr(pattern, "{l}");
+    const size_t bytes = strlen(pattern) + 16;
+    ignored_name *name = arena_calloc(mo->arena, 1, sizeof *name + bytes);
+    if (name == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for a pattern");
+    if (at != NULL)
+        snprintf(name->pattern, bytes, "%.*s%d%s", (int)(at - pattern), pattern, layer, at + strlen("{l}"));
+    else
+        memcpy(name->pattern, pattern, strlen(pattern));
+    name->next = mo->ignored;
+    mo->ignored = name;
+    return STATUS_OK;
+}
+
+/* What may be there and is not used: what no family uses, what this one does not, and what it turned out not to use. */
+static const char *const *ignore_list(model *mo) {
+    const char *const *const parts[] = {model_common_ignore, mo->arch->ignore};
+    size_t n = 1;
+    for (int k = 0; k < 2; k++) {
+        for (const char *const *p = parts[k]; p != NULL && *p != NULL; p++) n++;
+    }
+    for (const ignored_name *i = mo->ignored; i != NULL; i = i->next) n++;
+    const char **list = arena_calloc(mo->arena, n, sizeof *list);
+    if (list == NULL) return NULL;
+    n = 0;
+    for (int k = 0; k < 2; k++) {
+        for (const char *const *p = parts[k]; p != NULL && *p != NULL; p++) list[n++] = *p;
+    }
+    for (const ignored_name *i = mo->ignored; i != NULL; i = i->next) list[n++] = i->pattern;
+    return list;
 }
 
 static status bind(model *mo, textbuf *report, error *err) {
@@ -146,28 +186,78 @@ static status bind(model *mo, textbuf *report, error *err) {
         .n_rows = mo->arch->n_weights,
         .n_slots = mo->arch->n_slots,
         .n_layers = (int)mo->hp.n_layers,
-        .ignore = mo->arch->ignore,
+        .ignore = ignore_list(mo),
         .dim = dim_of,
         .dim_ctx = mo,
         .applies = row_applies,
+        .block_n = mo->scale_block_n,
+        .block_k = mo->scale_block_k,
     };
+    if (bo.ignore == NULL) return STATUS_NO_MEMORY;
     TRY(bind_weights(mo->m, mo->src, &bo, &mo->binding, report));
     return fill_weights(mo, err);
 }
 
-static status read_hparams(model *mo, const char *prefix, textbuf *report) {
-    const meta *mt = source_meta(mo->src);
-    hparams_init(&mo->hp);
-    const status common = hparams_read(&mo->hp, mt, prefix, model_common_hparams, model_n_common_hparams, report);
-    if (mo->arch->n_hparams > 0) {
-        const status own = hparams_read(&mo->hp, mt, prefix, mo->arch->hparams, mo->arch->n_hparams, report);
-        if (common == STATUS_OK) return own;
+/* The common rows without those that the architecture has its own form of. */
+static status common_rows(const model *mo, hparam_row **out, size_t *n_out) {
+    hparam_row *rows = arena_alloc(mo->arena, model_n_common_hparams * sizeof *rows);
+    if (rows == NULL) return STATUS_NO_MEMORY;
+    size_t n = 0;
+    for (size_t i = 0; i < model_n_common_hparams; i++) {
+        bool replaced = false;
+        for (size_t k = 0; k < mo->arch->n_hparams; k++) replaced = replaced || mo->arch->hparams[k].offset == model_common_hparams[i].offset;
+        if (!replaced) rows[n++] = model_common_hparams[i];
     }
-    return common;
+    *out = rows;
+    *n_out = n;
+    return STATUS_OK;
+}
+
+/* Quantised checkpoints say how; what is not known is refused by name. The block size of FP8 scales is read here. */
+static status check_quantization(model *mo, error *err) {
+    const meta *mt = source_meta(mo->src);
+    const char *method = NULL, *type = NULL;
+    size_t n, n_type;
+    if (source_container(mo->src) != META_HF || !meta_as_string(meta_find(mt, "quantization_config.quant_method"), &method, &n)) return STATUS_OK;
+    bool known = strcmp(method, "fp8") == 0 || strcmp(method, "mxfp4") == 0;
+    if (strcmp(method, "compressed-tensors") == 0) {
+        int64_t bits = 0;
+        known = meta_as_string(meta_find(mt, "quantization_config.config_groups.group_0.weights.type"), &type, &n_type) && strcmp(type, "float") == 0 &&
+                meta_as_i64(meta_find(mt, "quantization_config.config_groups.group_0.weights.num_bits"), &bits) && bits == 8;
+        if (!known) return error_set(err, STATUS_UNSUPPORTED, "model: compressed-tensors weights of %lld bits and type \"%s\" are not implemented (known: float of 8 bits)", (long long)bits, type != NULL ? type : "?");
+    }
+    if (!known) return error_set(err, STATUS_UNSUPPORTED, "model: quantisation method \"%s\" is not implemented (known: fp8, compressed-tensors with 8-bit floats, mxfp4)", method);
+    int64_t block[2] = {0, 0};
+    for (size_t i = 0; i < 2; i++) {
+        const meta_value *v = meta_find(mt, "quantization_config.weight_block_size");
+        if (v != NULL && meta_type_of(v) == META_ARRAY && (!meta_array_i64(v, i, &block[i]) || block[i] < 1 || block[i] > INT32_MAX)) {
+            return error_set(err, STATUS_FORMAT, "model: quantization_config.weight_block_size is not two positive numbers");
+        }
+    }
+    mo->scale_block_n = (int32_t)block[0];
+    mo->scale_block_k = (int32_t)block[1];
+    return STATUS_OK;
+}
+
+static status read_hparams(model *mo, textbuf *report) {
+    const meta *mt = source_meta(mo->src);
+    const arch *a = mo->arch;
+    hparam_row *rows;
+    size_t n_rows;
+    hparams_init(&mo->hp);
+    TRY(common_rows(mo, &rows, &n_rows));
+    if (a->own_bytes > 0) {
+        mo->priv = arena_calloc(mo->arena, 1, a->own_bytes);
+        if (mo->priv == NULL) return STATUS_NO_MEMORY;
+    }
+    status rc = hparams_read(&mo->hp, mt, mo->prefix, rows, n_rows, report), next;
+    next = hparams_read(&mo->hp, mt, mo->prefix, a->hparams, a->n_hparams, report);
+    if (rc == STATUS_OK) rc = next;
+    next = hparams_read(mo->priv, mt, mo->prefix, a->own_hparams, a->n_own_hparams, report);
+    return rc == STATUS_OK ? next : rc;
 }
 
 status model_open(mem *m, source *src, model **out, error *err) {
-    char prefix[128];
     textbuf report;
     textbuf_init(&report, m, MEM_MODEL);
     model *mo = mem_calloc(m, MEM_MODEL, 1, sizeof *mo);
@@ -176,8 +266,8 @@ status model_open(mem *m, source *src, model **out, error *err) {
     mo->m = m;
     mo->src = src;
     TRY_GOTO(arena_create(m, MEM_MODEL, ARENA_CHUNK, &mo->arena));
-    TRY_GOTO(find_arch(source_meta(src), &mo->arch, prefix, sizeof prefix, err));
-    rc = read_hparams(mo, prefix, &report);
+    TRY_GOTO(find_arch(source_meta(src), &mo->arch, &mo->prefix, err));
+    rc = read_hparams(mo, &report);
     if (rc == STATUS_OK) derive(mo, &report);
     if (rc == STATUS_OK && report.len == 0) {
         mo->layers = arena_calloc(mo->arena, (size_t)mo->hp.n_layers, sizeof *mo->layers);
@@ -188,7 +278,10 @@ status model_open(mem *m, source *src, model **out, error *err) {
             goto fail;
         }
         TRY_GOTO(mo->arch->configure(mo, err));
+        if (mo->hp.tie_embeddings == 1) TRY_GOTO(model_ignore(mo, "*lm_head.weight", -1, err)); /* the table is the head, whatever this holds */
+        TRY_GOTO(check_quantization(mo, err));
         rc = bind(mo, &report, err);
+        if (rc == STATUS_OK && report.len == 0) rc = model_moe_open(mo, err);
     }
     if (report.len > 0) {
         rc = error_set(err, rc == STATUS_OK ? STATUS_FORMAT : rc, "model: %s cannot be loaded as %s:\n%s", source_path(src), mo->arch->name, textbuf_text(&report));
@@ -204,30 +297,6 @@ fail:
     return rc;
 }
 
-status model_layers_uniform(model *mo, int64_t window, error *err) {
-    const hparams *h = &mo->hp;
-    int32_t rope;
-    TRY(model_add_rope(mo, h->rope_theta, h->rope_dim, h->rope_type, &rope, err));
-    const layer_kind kind = window > 0 ? LAYER_WINDOW : LAYER_FULL;
-    mo->n_groups = 1;
-    mo->groups[0] = (kv_group){.kind = kind, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .window = window, .n_layers = (int32_t)h->n_layers};
-    for (int32_t l = 0; l < (int32_t)h->n_layers; l++) {
-        mo->layers[l] = (layer_info){
-            .kind = kind,
-            .kv_group = 0,
-            .kv_layer = l,
-            .n_heads = h->n_heads,
-            .n_kv_heads = h->n_kv_heads,
-            .head_dim = h->head_dim,
-            .n_ff = h->n_ff,
-            .window = window,
-            .attn_scale = h->attn_scale > 0 ? (float)h->attn_scale : 1.0f / sqrtf((float)h->head_dim),
-            .rope = rope,
-        };
-    }
-    return STATUS_OK;
-}
-
 static size_t weight_index(const model *mo, int slot, int layer) { return (size_t)slot * ((size_t)mo->hp.n_layers + 1) + (size_t)(layer + 1); }
 
 const vt_tensor *model_weight(const model *mo, int slot, int layer) { return &mo->weights[weight_index(mo, slot, layer)]; }
@@ -235,6 +304,23 @@ const vt_tensor *model_weight(const model *mo, int slot, int layer) { return &mo
 weight_transform model_weight_transform(const model *mo, int slot, int layer) {
     const bound_weight *b = binding_get(mo->binding, slot, layer);
     return b != NULL ? b->transform : WEIGHT_AS_IS;
+}
+
+status model_read_value(const model *mo, int slot, int layer, float otherwise, float *out, error *err) {
+    const bound_weight *b = binding_get(mo->binding, slot, layer);
+    const tensor_info *t = b->info;
+    uint8_t bytes[4];
+    *out = otherwise;
+    if (t == NULL) return STATUS_OK;
+    if (t->n_bytes > sizeof bytes) return error_set(err, STATUS_BUG, "model: %s is more than one number", t->name);
+    TRY(source_read(mo->src, t, 0, t->n_bytes, bytes, err));
+    uint16_t half;
+    memcpy(&half, bytes, sizeof half);
+    if (t->dtype == VT_F32)
+        memcpy(out, bytes, sizeof *out);
+    else
+        *out = t->dtype == VT_F16 ? vt_f16_to_f32(half) : vt_bf16_to_f32(half);
+    return STATUS_OK;
 }
 
 void model_set_cache(model *mo, int layer, vt_tensor k, vt_tensor v) {
@@ -251,6 +337,7 @@ size_t model_page_bytes(const model *mo, int group) {
 
 void model_close(model *mo) {
     if (mo == NULL) return;
+    model_moe_close(mo);
     vt_buffer_free(&mo->workspace);
     vt_buffer_free(&mo->meta_buf);
     vt_buffer_free(&mo->weight_buf);

@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "model/block.h"
+#include "model/block_moe.h"
 
 enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256 };
 
@@ -21,17 +21,27 @@ static void make_ctx(model *mo, vt_queue *q, int32_t n_rows, int32_t n_segments,
     }
 }
 
+static status observe(block_ctx *c, int layer) {
+    const model *mo = c->m;
+    if (mo->planning || mo->opt.observe == NULL) return STATUS_OK;
+    TRY(vt_queue_sync(c->q));
+    mo->opt.observe(mo->opt.observe_ctx, layer, &mo->x);
+    return STATUS_OK;
+}
+
 static status run_layers(block_ctx *c) {
     model *mo = c->m;
     mo->ws_used = 0;
     TRY(ws_take(c, VT_F32, c->n_rows, mo->hp.n_embd, &mo->x));
     TRY(mo->arch->embed(c, mo->x));
+    TRY(observe(c, 0));
     for (int l = 0; l < (int)mo->hp.n_layers; l++) {
         const status rc = mo->arch->layer(c, l, mo->x);
         if (rc != STATUS_OK) {
             error_prefix(c->err, "layer %d", l);
             return rc;
         }
+        TRY(observe(c, l + 1));
     }
     return STATUS_OK;
 }
@@ -82,21 +92,47 @@ static void place_for_plan(model *mo, vt_device_id dev) {
         model_set_cache(mo, l, cache, cache);
     }
     const size_t n = (size_t)mo->arch->n_slots * ((size_t)mo->hp.n_layers + 1);
-    for (size_t i = 0; i < n; i++) mo->weights[i].device = dev;
+    for (size_t i = 0; i < n; i++) mo->weights[i].device = mo->scales[i].t.device = dev;
 }
 
-/* Bytes of the weights: all of them, and what one decoded row reads (of an untied embedding table: one row, not counted). */
+static bool is_table(const arch *a, int slot) {
+    for (size_t i = 0; i < a->n_weights; i++) {
+        if (a->weights[i].slot == slot && (a->weights[i].flags & WEIGHT_TABLE) != 0) return true;
+    }
+    return false;
+}
+
+static size_t on_device(const tensor_info *t) { return ((size_t)t->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
+
+/* Kernels read elements at addresses that their size divides, and blocks at even ones. A file may put a tensor at any byte. */
+static bool is_aligned(vt_dtype t, uint64_t address) { return address % (vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t)) == 0; }
+
+static void count_one(model *mo, const tensor_info *t, bool read) {
+    mo->plan_weight_bytes += on_device(t);
+    if (source_is_mapped(mo->src) && !is_aligned(t->dtype, t->off)) mo->plan_copy_bytes += on_device(t);
+    if (read) mo->weights_read_bytes += (size_t)t->n_bytes;
+}
+
+/* Bytes of the weights: all of them, those to be copied, and what one decoded row reads (of a table: one row, not counted). */
 static status count_weights(model *mo, error *err) {
     const bool tied = model_weight(mo, W_HEAD, -1)->n_dims == 0;
     bool q8_possible = false;
-    mo->plan_weight_bytes = mo->weights_read_bytes = 0;
+    mo->plan_weight_bytes = mo->plan_copy_bytes = mo->weights_read_bytes = 0;
     for (int slot = 0; slot < mo->arch->n_slots; slot++) {
         for (int l = -1; l < (int)mo->hp.n_layers; l++) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
-            if (b == NULL || b->info == NULL) continue;
-            mo->plan_weight_bytes += ((size_t)b->info->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
-            if (slot != W_EMBED || tied) mo->weights_read_bytes += (size_t)b->info->n_bytes;
+            if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
+            count_one(mo, b->info, slot == W_EMBED ? tied : !is_table(mo->arch, slot));
+            if (b->scale != NULL) count_one(mo, b->scale, true);
             const vt_dtype q8 = vt_dtype_q8_activation(b->info->dtype);
+            if (q8 != VT_F32 && q8 != VT_NONE) q8_possible = true;
+        }
+    }
+    for (int l = 0; l < (int)mo->hp.n_layers; l++) {
+        const expert_layer *el = &mo->moe->bank.layers[l];
+        mo->weights_read_bytes += (size_t)el->top_k * el->file_bytes;
+        for (int p = 0; p < el->n_parts; p++) {
+            const vt_dtype q8 = vt_dtype_q8_activation(el->parts[p].view.dtype);
             if (q8 != VT_F32 && q8 != VT_NONE) q8_possible = true;
         }
     }
@@ -134,25 +170,32 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
 
 /* ---- commit ---- */
 
+/* One tensor in place, or copied to *off of the weight buffer. */
+static status commit_tensor(model *mo, const tensor_info *info, bool alias, size_t *off, vt_tensor *t, error *err) {
+    const void *data;
+    TRY(source_data(mo->src, info, &data, err));
+    if (alias && is_aligned(info->dtype, (uintptr_t)data)) {
+        t->data = (void *)(uintptr_t)data; /* kernels only read weights */
+        return STATUS_OK;
+    }
+    t->data = (char *)mo->weight_buf.data + *off;
+    *off += on_device(info);
+    const status rc = vt_copy(mo->queue, t->data, data, (size_t)info->n_bytes);
+    return rc == STATUS_OK ? rc : error_set(err, rc, "model: copying %s to the device failed", info->name);
+}
+
 static status commit_weights(model *mo, bool alias, error *err) {
     const size_t n_layers = (size_t)mo->hp.n_layers;
     size_t off = 0;
-    if (!alias) TRY(vt_buffer_alloc(mo->device, MEM_WEIGHTS, mo->plan_weight_bytes, "weights", &mo->weight_buf, err));
+    const size_t bytes = alias ? mo->plan_copy_bytes : mo->plan_weight_bytes;
+    if (bytes > 0) TRY(vt_buffer_alloc(mo->device, MEM_WEIGHTS, bytes, "weights", &mo->weight_buf, err));
     for (int slot = 0; slot < mo->arch->n_slots; slot++) {
         for (int l = -1; l < (int)n_layers; l++) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
-            if (b == NULL || b->info == NULL) continue;
-            vt_tensor *t = &mo->weights[(size_t)slot * (n_layers + 1) + (size_t)(l + 1)];
-            const void *data;
-            TRY(source_data(mo->src, b->info, &data, err));
-            if (alias) {
-                t->data = (void *)(uintptr_t)data; /* kernels only read weights */
-                continue;
-            }
-            t->data = (char *)mo->weight_buf.data + off;
-            const status rc = vt_copy(mo->queue, t->data, data, (size_t)b->info->n_bytes);
-            if (rc != STATUS_OK) return error_set(err, rc, "model: copying %s to the device failed", b->info->name);
-            off += ((size_t)b->info->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+            if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
+            const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(l + 1);
+            TRY(commit_tensor(mo, b->info, alias, &off, &mo->weights[i], err));
+            if (b->scale != NULL) TRY(commit_tensor(mo, b->scale, alias, &off, &mo->scales[i].t, err));
         }
     }
     return STATUS_OK;
@@ -202,6 +245,8 @@ status model_commit(model *mo, vt_device *device, error *err) {
     }
     TRY(commit_weights(mo, host, err));
     TRY(commit_ropes(mo, err));
+    TRY(model_moe_commit(mo, err));
+    if (mo->arch->prepare != NULL) TRY(mo->arch->prepare(mo, err));
     return vt_queue_sync(mo->queue);
 }
 

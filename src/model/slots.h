@@ -20,7 +20,17 @@ typedef enum weight_slot {
     W_FFN_NORM,
     W_GATE, W_UP, W_DOWN,
     W_FFN_POST_NORM,
+    /* mixture of experts */
+    W_ROUTER, W_ROUTER_BIAS,     /* [experts, embd], [experts] */
+    W_SELECT_BIAS,               /* [experts]: enters the choice, not the weight */
+    W_EXPERT_SCALE,              /* [experts]: multiplies the weight of each */
+    W_EXP_GATE, W_EXP_UP, W_EXP_GATE_UP, W_EXP_DOWN, /* per expert; gate_up: both in one matrix */
+    W_EXP_GATE_BIAS, W_EXP_UP_BIAS, W_EXP_GATE_UP_BIAS, W_EXP_DOWN_BIAS,
+    W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, W_SHARED_ROUTER, /* the expert that every token takes, and its own gate */
     W_COMMON_COUNT
 } weight_slot;
+
+/** Slots whose weights belong to single experts: in the bank, not among the dense weights. */
+#define W_IS_EXPERT(slot) ((slot) >= W_EXP_GATE && (slot) <= W_EXP_DOWN_BIAS)
 
 #endif

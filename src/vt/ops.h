@@ -134,11 +134,14 @@ NODISCARD status vt_router_topk(vt_queue *q, const vt_tensor *ids, const vt_tens
  */
 NODISCARD status vt_moe_combine(vt_queue *q, const vt_tensor *out, const vt_tensor *y, const vt_tensor *index, const vt_tensor *weights, error *err);
 
-/** out[T,D] from x[T,2D] (gate, then up): g = min(gate, limit), u = clamp(up, -limit, limit), out = (u + 1) * (g / (1 + exp(-alpha * g))) with vt_expf. F32 in; out F32 or BF16. */
-typedef struct vt_swiglu_params { float alpha, limit; } vt_swiglu_params;
+/** out[T,D] from x[T,2D] (gate, then up; or with `interleaved` g_i = x[2i], u_i = x[2i + 1]): g = min(gate, limit), u = clamp(up, -limit, limit), out = (u + 1) * (g / (1 + exp(-alpha * g))) with vt_expf. F32 in; out F32 or BF16. */
+typedef struct vt_swiglu_params { float alpha, limit; bool interleaved; } vt_swiglu_params;
 NODISCARD status vt_swiglu_clamp_and_mul(vt_queue *q, const vt_tensor *out, const vt_tensor *x, vt_swiglu_params p, error *err);
 
 /** out[T,D] = x[T,D] / (1 + exp(-gate)) with vt_expf; gate F32 [T,D], or [T,1] for one gate a row. out may be x. */
 NODISCARD status vt_mul_sigmoid(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *gate, error *err);
+
+/** out = cap * tanh(x / cap), cap > 0; tanh(u) = 1 - 2 / (exp(2u) + 1) with vt_expf. F32. out may be x. */
+NODISCARD status vt_softcap(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float cap, error *err);
 
 #endif

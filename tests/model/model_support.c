@@ -2,6 +2,10 @@
 /* Whole-model helpers for tests. */
 #include "model/model_support.h"
 
+#include <dirent.h>
+#include <limits.h>
+#include <unistd.h>
+
 #include <jansson.h>
 
 headrace_engine *support_load(const char *model, ...) {
@@ -123,7 +127,7 @@ static int32_t *int_array(const json_t *a, int32_t *n) {
 }
 
 int support_prompts(const char *path, support_prompt *out, int max) {
-    json_t *j = json_load_file(path, 0, NULL), *list = json_object_get(j, "prompts");
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, NULL), *list = json_object_get(j, "prompts"); /* a decoded text may hold U+0000 */
     int n = (int)json_array_size(list);
     if (n < 1 || n > max) fail_msg("%s: %d prompts", path, n);
     for (int i = 0; i < n; i++) {
@@ -145,6 +149,40 @@ void support_prompts_free(support_prompt *p, int n) {
         free(p[i].gap);
         free(p[i].text);
     }
+}
+
+static void link_file(const support_folder *f, const char *fixture, const char *name, const char *as) {
+    char relative[PATH_MAX], target[PATH_MAX], link[PATH_MAX];
+    snprintf(relative, sizeof relative, "%s/%s", fixture, name);
+    snprintf(link, sizeof link, "%s/%s", f->path, as);
+    if (realpath(relative, target) == NULL || symlink(target, link) != 0) fail_msg("%s cannot be linked as %s", relative, link);
+}
+
+support_folder support_published(const char *fixture) {
+    support_folder f;
+    const char *base = getenv("TMPDIR");
+    snprintf(f.path, sizeof f.path, "%s/headrace-published-XXXXXX", base != NULL && strlen(base) < 150 ? base : "/tmp");
+    assert_non_null(mkdtemp(f.path));
+    DIR *d = opendir(fixture);
+    if (d == NULL) fail_msg("%s cannot be listed", fixture);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] != '.' && strcmp(e->d_name, "config.json") != 0 && strcmp(e->d_name, "config.published.json") != 0) link_file(&f, fixture, e->d_name, e->d_name);
+    }
+    closedir(d);
+    link_file(&f, fixture, "config.published.json", "config.json");
+    return f;
+}
+
+void support_folder_remove(const support_folder *f) {
+    DIR *d = opendir(f->path);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", f->path, e->d_name);
+        if (e->d_name[0] != '.') assert_int_equal(unlink(path), 0);
+    }
+    closedir(d);
+    assert_int_equal(rmdir(f->path), 0);
 }
 
 const char *support_env(const char *name) { return getenv(name); }

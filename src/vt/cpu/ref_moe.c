@@ -268,7 +268,7 @@ static void swiglu_task(void *ctx, int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; t++) {
         const float *row = (const void *)cpu_row(x, t);
         for (int64_t i = 0; i < d; i++) {
-            float g = row[i], u = row[d + i];
+            float g = p.interleaved ? row[2 * i] : row[i], u = p.interleaved ? row[2 * i + 1] : row[d + i];
             if (g > p.limit) g = p.limit;
             if (u > p.limit) u = p.limit;
             if (u < -p.limit) u = -p.limit;

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mixture-of-experts block. */
+#include "model/block_moe.h"
+
+#include <string.h>
+
+static vt_tensor part_view(const block_ctx *c, const expert_layer *el, int part, const expert_lease *lease) {
+    vt_tensor v = el->parts[part].view;
+    v.device = c->q->device;
+    v.data = lease != NULL ? (void *)(uintptr_t)lease->part[part] : NULL; /* kernels only read weights */
+    return v;
+}
+
+/* out = x . w^T (+ bias), in whatever form the expert's matrix is stored. */
+static status product(block_ctx *c, vt_tensor out, block_act *x, const expert_layer *el, const expert_lease *lease, int w, int scale, int bias, vt_scale_params blocks, bool transposed) {
+    const vt_tensor wv = part_view(c, el, w, lease);
+    if (scale >= 0) {
+        const vt_tensor sv = part_view(c, el, scale, lease);
+        TRY(vt_matmul_bt_scaled(c->q, &out, &x->f32, &wv, &sv, blocks, c->err));
+    } else if (transposed) {
+        TRY(vt_matmul_kn(c->q, &out, &x->f32, &wv, c->err));
+    } else {
+        TRY(block_linear(c, out, x, &wv, NULL));
+    }
+    if (bias < 0) return STATUS_OK;
+    const vt_tensor bv = part_view(c, el, bias, lease);
+    return vt_add(c->q, &out, &out, &bv, c->err);
+}
+
+static status activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved) {
+    if (p->activation == MOE_SWIGLU_CLAMP) {
+        vt_swiglu_params sp = p->swiglu;
+        sp.interleaved = interleaved;
+        return vt_swiglu_clamp_and_mul(c->q, &mid, &gate_up, sp, c->err);
+    }
+    return p->activation == MOE_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err);
+}
+
+/* One expert over its n rows: y = down(act(gate x, up x)). */
+static status run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor rows, vt_tensor y, const block_moe_params *p) {
+    const model_moe *moe = c->m->moe;
+    const expert_layer *el = &moe->bank.layers[layer];
+    const moe_parts *mp = &moe->parts[layer];
+    const size_t mark = ws_mark(c);
+    const int64_t n = y.dim[0], ff = c->m->hp.n_ff_exp;
+    vt_tensor xe, gate_up, mid;
+    TRY(ws_take(c, VT_F32, n, x.dim[1], &xe));
+    TRY(ws_take(c, VT_F32, n, 2 * ff, &gate_up));
+    TRY(ws_take(c, VT_F32, n, ff, &mid));
+    TRY(vt_gather_rows(c->q, &xe, &x, &rows, c->err));
+    block_act a = block_act_of(xe), b = block_act_of(mid);
+    if (mp->gate_up >= 0) {
+        TRY(product(c, gate_up, &a, el, lease, mp->gate_up, mp->gate_up_scale, mp->gate_up_bias, mp->gate_up_blocks, mp->gate_up_transposed));
+    } else {
+        TRY(product(c, vt_tensor_slice(gate_up, 1, 0, ff), &a, el, lease, mp->gate, mp->gate_scale, mp->gate_bias, mp->gate_blocks, mp->gate_up_transposed));
+        TRY(product(c, vt_tensor_slice(gate_up, 1, ff, ff), &a, el, lease, mp->up, mp->up_scale, mp->up_bias, mp->up_blocks, mp->gate_up_transposed));
+    }
+    TRY(activate(c, mid, gate_up, p, mp->interleaved));
+    TRY(product(c, y, &b, el, lease, mp->down, mp->down_scale, mp->down_bias, mp->down_blocks, mp->down_transposed));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+/*
+ * Pairs (row, expert) get places in the slab: experts ascending, rows ascending within an expert. For each row its places and weights are listed by ascending expert. Returns the
+ * number of distinct experts.
+ */
+static int32_t group_rows(model_moe *moe, int32_t n_rows, int32_t k, int32_t n_experts) {
+    memset(moe->count, 0, (size_t)n_experts * sizeof *moe->count);
+    for (int32_t i = 0; i < n_rows * k; i++) moe->count[moe->ids[i]]++;
+    int32_t n_distinct = 0, at = 0;
+    for (int32_t e = 0; e < n_experts; e++) {
+        moe->first[e] = at;
+        at += moe->count[e];
+        if (moe->count[e] > 0) moe->distinct[n_distinct++] = e;
+        moe->count[e] = 0;
+    }
+    for (int32_t t = 0; t < n_rows; t++) {
+        int32_t *order = moe->order;
+        for (int32_t j = 0; j < k; j++) {
+            int32_t i = j;
+            for (; i > 0 && moe->ids[t * k + order[i - 1]] > moe->ids[t * k + j]; i--) order[i] = order[i - 1];
+            order[i] = j;
+        }
+        for (int32_t j = 0; j < k; j++) {
+            const int32_t e = moe->ids[t * k + order[j]], place = moe->first[e] + moe->count[e]++;
+            moe->pair_row[place] = t;
+            moe->index[t * k + j] = place;
+            moe->sorted[t * k + j] = moe->weights[t * k + order[j]];
+        }
+    }
+    return n_distinct;
+}
+
+/* Runs the experts of the step as they become ready. The first failure gives up the wave. */
+static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
+    model_moe *moe = c->m->moe;
+    expert_store *store = moe->store;
+    const int32_t n_waves = store->waves(store, layer, moe->distinct, n_distinct, moe->wave);
+    int32_t begin = 0;
+    for (int32_t w = 0; w < n_waves; w++) {
+        TRY(store->begin(store, layer, moe->distinct + begin, moe->wave[w], c->err));
+        for (;;) {
+            expert_lease lease;
+            status rc = store->next_ready(store, &lease, c->err);
+            if (rc == STATUS_NOT_FOUND) break;
+            vt_fence last = {0};
+            if (rc == STATUS_OK) {
+                if (lease.ready.handle != NULL) rc = vt_fence_wait(c->q, lease.ready);
+                const int32_t first = moe->first[lease.expert], n = moe->count[lease.expert];
+                if (rc == STATUS_OK) rc = run_expert(c, layer, &lease, x, vt_tensor_slice(pair_row, 0, first, n), vt_tensor_slice(slab, 0, first, n), p);
+                store->release(store, &lease, last);
+            }
+            if (rc != STATUS_OK) {
+                store->cancel(store);
+                return rc;
+            }
+        }
+        begin += moe->wave[w];
+    }
+    return STATUS_OK;
+}
+
+static status download(block_ctx *c, void *dst, const vt_tensor *t, size_t bytes) {
+    TRY(vt_copy(c->q, dst, t->data, bytes));
+    return vt_queue_sync(c->q);
+}
+
+static vt_tensor flat(vt_tensor t) { return vt_tensor_1d(t.data, t.dtype, t.device, t.dim[0] * t.dim[1]); }
+
+static status route(block_ctx *c, vt_tensor x_router, int layer, const block_moe_params *p, vt_tensor ids, vt_tensor weights) {
+    const size_t mark = ws_mark(c);
+    vt_tensor logits;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_experts, &logits));
+    block_act a = block_act_of(x_router);
+    TRY(block_linear(c, logits, &a, model_weight(c->m, W_ROUTER, layer), model_weight(c->m, W_ROUTER_BIAS, layer)));
+    TRY(vt_router_topk(c->q, &ids, &weights, &logits, model_weight(c->m, W_SELECT_BIAS, layer), model_weight(c->m, W_EXPERT_SCALE, layer), p->router, c->err));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
+    model *m = c->m;
+    model_moe *moe = m->moe;
+    const int32_t k = (int32_t)m->hp.n_experts_used, n = c->n_rows;
+    const int64_t n_pairs = (int64_t)n * k;
+    const size_t mark = ws_mark(c), bytes = (size_t)n_pairs * sizeof(int32_t);
+    vt_tensor ids, weights, index, pair_row, slab;
+    TRY(ws_take(c, VT_I32, n, k, &ids));
+    TRY(ws_take(c, VT_F32, n, k, &weights));
+    TRY(ws_take(c, VT_I32, n, k, &index));
+    TRY(ws_take(c, VT_I32, 1, n_pairs, &pair_row));
+    TRY(ws_take(c, VT_F32, n_pairs, x.dim[1], &slab));
+    pair_row = flat(pair_row);
+    TRY(route(c, x_router, layer, p, ids, weights));
+    if (m->planning) { /* the most that one expert can ask for: every row */
+        TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
+    } else {
+        if (moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
+        TRY(download(c, moe->ids, &ids, bytes));
+        TRY(download(c, moe->weights, &weights, bytes));
+        if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
+        const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
+        TRY(vt_copy(c->q, pair_row.data, moe->pair_row, bytes));
+        TRY(vt_copy(c->q, index.data, moe->index, bytes));
+        TRY(vt_copy(c->q, weights.data, moe->sorted, bytes));
+        TRY(run_waves(c, layer, n_distinct, x, pair_row, slab, p));
+    }
+    TRY(vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act) {
+    const size_t mark = ws_mark(c);
+    vt_tensor gate_up, mid;
+    TRY(ws_take(c, VT_F32, c->n_rows, 2 * n_ff, &gate_up));
+    TRY(ws_take(c, VT_F32, c->n_rows, n_ff, &mid));
+    block_act a = block_act_of(x), b = block_act_of(mid);
+    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, 0, n_ff), &a, model_weight(c->m, gate_slot, layer), NULL));
+    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, n_ff, n_ff), &a, model_weight(c->m, up_slot, layer), NULL));
+    TRY(act == BLOCK_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err));
+    TRY(block_linear(c, out, &b, model_weight(c->m, down_slot, layer), NULL));
+    ws_release(c, mark);
+    return STATUS_OK;
+}

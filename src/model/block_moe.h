@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The mixture-of-experts block: one code for decode, batch and prefill, whatever tier the experts are in.
+ *
+ *   router -> distinct experts of the step (ascending) -> waves that fit the store -> per expert: its rows gathered once, gate and up, activation, down, into a slab
+ *          -> combine: F32, ascending expert id, one rounding
+ *
+ * Experts may arrive in any order: each writes its own rows of the slab, and the combination fixes the order of the sum.
+ */
+#ifndef HEADRACE_MODEL_BLOCK_MOE_H
+#define HEADRACE_MODEL_BLOCK_MOE_H
+
+#include "model/block.h"
+#include "moe/expert_store.h"
+
+typedef enum moe_activation { MOE_SILU, MOE_GELU, MOE_SWIGLU_CLAMP } moe_activation;
+
+typedef struct block_moe_params {
+    vt_router_params router;
+    moe_activation activation;
+    vt_swiglu_params swiglu; /* interleaved is set by the block from the weight's transform */
+} block_moe_params;
+
+/** out[T, embd] = the weighted experts of x; the router sees x_router (W_ROUTER, W_ROUTER_BIAS; W_SELECT_BIAS selects only; W_EXPERT_SCALE). */
+NODISCARD status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p);
+
+/** A dense branch with weights of its own slots: out = down(act(gate x) * up x), n_ff wide. */
+NODISCARD status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act);
+
+/* model_moe.c: what a model keeps for its experts. */
+
+/** Which part of an expert is what; -1: not there. */
+typedef struct moe_parts {
+    int gate, up, gate_up, down, gate_bias, up_bias, gate_up_bias, down_bias;
+    int gate_scale, up_scale, gate_up_scale, down_scale;
+    vt_scale_params gate_blocks, up_blocks, gate_up_blocks, down_blocks;
+    bool interleaved, gate_up_transposed, down_transposed;
+} moe_parts;
+
+typedef struct model_moe {
+    expert_bank bank;
+    moe_parts *parts;      /* [n_layers] */
+    expert_store *store;   /* owned; NULL before model_moe_attach */
+    bool any;              /* some layer has experts */
+    /* host scratch of the step, sized by the plan */
+    int32_t *ids, *order, *pair_row, *index, *count, *first, *distinct, *wave;
+    float *weights, *sorted;
+} model_moe;
+
+/** After binding: the bank over every layer whose expert slots are bound. No layer: any = false. */
+NODISCARD status model_moe_open(model *mo, error *err);
+/** Host scratch for max_rows. */
+NODISCARD status model_moe_commit(model *mo, error *err);
+/** Takes the store over. */
+void model_moe_attach(model *mo, expert_store *store);
+void model_moe_close(model *mo);
+size_t model_moe_scratch_bytes(const model *mo);
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From bound expert slots to the bank, and the host scratch of routing. */
+#include "base/checked.h"
+#include "model/block_moe.h"
+
+/* Adds a part from a slot, and its scale. Leaves *part at -1 when the slot is empty. */
+typedef struct collector {
+    model *mo;
+    int layer, n_experts, n_parts;
+    expert_part parts[EXPERT_MAX_PARTS];
+    expert_span *spans; /* [n_experts][EXPERT_MAX_PARTS] */
+    error *err;
+} collector;
+
+/* The view of one expert: the stacked view without its first dimension. */
+static vt_tensor one_expert(vt_tensor v, bool stacked) {
+    if (!stacked) return v;
+    for (int d = 0; d + 1 < v.n_dims; d++) {
+        v.dim[d] = v.dim[d + 1];
+        v.stride[d] = v.stride[d + 1];
+    }
+    v.n_dims--;
+    v.dim[v.n_dims] = 1;
+    return v;
+}
+
+static status add_part(collector *k, vt_tensor view, const bound_weight *first, int slot, bool scale, int *out) {
+    size_t bytes;
+    if (k->n_parts == EXPERT_MAX_PARTS) return error_set(k->err, STATUS_BUG, "model: an expert of layer %d has more than %d parts", k->layer, EXPERT_MAX_PARTS);
+    if (!vt_tensor_bytes(&view, &bytes)) return error_set(k->err, STATUS_BUG, "model: a part of layer %d's experts has no size", k->layer);
+    for (int e = 0; e < k->n_experts; e++) {
+        const bound_weight *b = binding_get_expert(k->mo->binding, slot, k->layer, e);
+        const tensor_info *t = scale ? b->scale : b->info;
+        if (t == NULL || (!scale && b->view.dtype != first->view.dtype) || (scale && b->scale_view.dtype != first->scale_view.dtype)) {
+            return error_set(k->err, STATUS_UNSUPPORTED, "model: expert %d of layer %d has another form than expert 0 (%s)", e, k->layer, first->info->name);
+        }
+        k->spans[(size_t)e * EXPERT_MAX_PARTS + (size_t)k->n_parts] = (expert_span){.tensor = t, .off = first->stacked ? (uint64_t)e * bytes : 0};
+    }
+    k->parts[k->n_parts] = (expert_part){.view = view, .n_bytes = bytes};
+    *out = k->n_parts++;
+    return STATUS_OK;
+}
+
+static status collect(collector *k, int slot, int *part, int *scale_part, vt_scale_params *blocks) {
+    const bound_weight *b = binding_get_expert(k->mo->binding, slot, k->layer, 0);
+    *part = -1;
+    if (scale_part != NULL) *scale_part = -1;
+    if (b->info == NULL) return STATUS_OK;
+    TRY(add_part(k, one_expert(b->view, b->stacked), b, slot, false, part));
+    if (b->scale == NULL || scale_part == NULL) return STATUS_OK;
+    *blocks = (vt_scale_params){.block_n = b->block_n, .block_k = b->block_k};
+    return add_part(k, one_expert(b->scale_view, b->stacked), b, slot, true, scale_part);
+}
+
+static bool is_transposed(weight_transform t) { return t == WEIGHT_TRANSPOSED || t == WEIGHT_TRANSPOSED_INTERLEAVED; }
+
+static status collect_layer(collector *k, moe_parts *mp) {
+    model *mo = k->mo;
+    vt_scale_params none;
+    TRY(collect(k, W_EXP_GATE, &mp->gate, &mp->gate_scale, &mp->gate_blocks));
+    TRY(collect(k, W_EXP_UP, &mp->up, &mp->up_scale, &mp->up_blocks));
+    TRY(collect(k, W_EXP_GATE_UP, &mp->gate_up, &mp->gate_up_scale, &mp->gate_up_blocks));
+    TRY(collect(k, W_EXP_DOWN, &mp->down, &mp->down_scale, &mp->down_blocks));
+    TRY(collect(k, W_EXP_GATE_BIAS, &mp->gate_bias, NULL, &none));
+    TRY(collect(k, W_EXP_UP_BIAS, &mp->up_bias, NULL, &none));
+    TRY(collect(k, W_EXP_GATE_UP_BIAS, &mp->gate_up_bias, NULL, &none));
+    TRY(collect(k, W_EXP_DOWN_BIAS, &mp->down_bias, NULL, &none));
+    const weight_transform gu = binding_get(mo->binding, mp->gate_up >= 0 ? W_EXP_GATE_UP : W_EXP_GATE, k->layer)->transform;
+    mp->interleaved = gu == WEIGHT_INTERLEAVED || gu == WEIGHT_TRANSPOSED_INTERLEAVED;
+    mp->gate_up_transposed = is_transposed(gu);
+    mp->down_transposed = is_transposed(binding_get(mo->binding, W_EXP_DOWN, k->layer)->transform);
+    if (mp->down < 0 || (mp->gate_up < 0 && (mp->gate < 0 || mp->up < 0))) {
+        return error_set(k->err, STATUS_FORMAT, "model: layer %d has a router and not all of gate, up and down of its experts", k->layer);
+    }
+    return STATUS_OK;
+}
+
+static status open_layer(model *mo, int layer, expert_span *spans, error *err) {
+    model_moe *moe = mo->moe;
+    collector k = {.mo = mo, .layer = layer, .n_experts = (int)mo->hp.n_experts, .spans = spans, .err = err};
+    TRY(collect_layer(&k, &moe->parts[layer]));
+    /* close up the spans: the bank wants [n_experts][n_parts] */
+    for (int e = 0; e < k.n_experts; e++) {
+        for (int p = 0; p < k.n_parts; p++) spans[(size_t)e * (size_t)k.n_parts + (size_t)p] = spans[(size_t)e * EXPERT_MAX_PARTS + (size_t)p];
+    }
+    moe->any = true;
+    return expert_bank_set_layer(&moe->bank, mo->arena, layer, k.n_experts, (int32_t)mo->hp.n_experts_used, k.n_parts, k.parts, spans, err);
+}
+
+status model_moe_open(model *mo, error *err) {
+    const int n_layers = (int)mo->hp.n_layers;
+    model_moe *moe = mo->moe = arena_calloc(mo->arena, 1, sizeof *moe);
+    if (moe == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the experts' tables");
+    moe->parts = arena_calloc(mo->arena, (size_t)n_layers, sizeof *moe->parts);
+    if (moe->parts == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the experts' tables");
+    TRY(expert_bank_init(&moe->bank, mo->arena, mo->src, n_layers, err));
+    if (mo->hp.n_experts == 0) return STATUS_OK;
+    if (mo->hp.n_experts_used < 1 || mo->hp.n_experts_used > mo->hp.n_experts) {
+        return error_set(err, STATUS_FORMAT, "model: %lld of %lld experts per token", (long long)mo->hp.n_experts_used, (long long)mo->hp.n_experts);
+    }
+    expert_span *spans = mem_calloc(mo->m, MEM_MODEL, (size_t)mo->hp.n_experts * EXPERT_MAX_PARTS, sizeof *spans);
+    if (spans == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the experts' tables");
+    status rc = STATUS_OK;
+    for (int l = 0; rc == STATUS_OK && l < n_layers; l++) {
+        if (binding_get(mo->binding, W_ROUTER, l)->info != NULL) rc = open_layer(mo, l, spans, err);
+    }
+    mem_free(mo->m, spans);
+    expert_bank_seal(&moe->bank);
+    return rc;
+}
+
+/* ids, order, pair_row, index, weights, sorted per pair; count, first, distinct, wave per expert. */
+static size_t pair_count(const model *mo) { return (size_t)mo->opt.max_rows * (size_t)mo->hp.n_experts_used; }
+
+size_t model_moe_scratch_bytes(const model *mo) {
+    if (!mo->moe->any) return 0;
+    return (5 * pair_count(mo) + (size_t)mo->hp.n_experts_used + 4 * (size_t)mo->hp.n_experts) * sizeof(int32_t) + 10 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+}
+
+status model_moe_commit(model *mo, error *err) {
+    model_moe *moe = mo->moe;
+    if (!moe->any) return STATUS_OK;
+    const size_t pairs = pair_count(mo), experts = (size_t)mo->hp.n_experts;
+    const struct { void *at; size_t n; } arrays[] = {
+        {&moe->ids, pairs}, {&moe->pair_row, pairs}, {&moe->index, pairs}, {&moe->weights, pairs}, {&moe->sorted, pairs}, {&moe->order, (size_t)mo->hp.n_experts_used},
+        {&moe->count, experts}, {&moe->first, experts}, {&moe->distinct, experts}, {&moe->wave, experts},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].n * sizeof(int32_t), "routing scratch", arrays[i].at, err));
+    }
+    return STATUS_OK;
+}
+
+void model_moe_attach(model *mo, expert_store *store) { mo->moe->store = store; }
+
+void model_moe_close(model *mo) {
+    model_moe *moe = mo->moe;
+    if (moe == NULL) return;
+    if (moe->store != NULL) (void)moe->store->close(moe->store);
+    void *const arrays[] = {moe->ids, moe->order, moe->pair_row, moe->index, moe->count, moe->first, moe->distinct, moe->wave, moe->weights, moe->sorted};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);
+    mo->moe = NULL;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The resident store: every expert in place. Host-addressable devices use the source's bytes where they lie; others get one copy in device memory. */
+#include "moe/expert_store.h"
+
+typedef struct resident_store {
+    expert_store base;
+    mem *m;
+    vt_buffer copy;             /* devices that cannot read host memory */
+    const uint8_t **part;       /* [layer][expert][part], flattened; first[layer] is where a layer begins */
+    size_t *first;
+    int32_t layer, n, next;     /* the wave begun */
+    int32_t *ids;
+    int64_t n_leases;
+    expert_counters counters;
+} resident_store;
+
+static const uint8_t **parts_of(const resident_store *s, int32_t layer, int32_t expert) {
+    return s->part + s->first[layer] + (size_t)expert * (size_t)s->base.bank->layers[layer].n_parts;
+}
+
+static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
+    (void)base;
+    (void)layer;
+    (void)ids;
+    if (n > 0) sizes[0] = n;
+    return n > 0 ? 1 : 0;
+}
+
+static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
+    resident_store *s = (resident_store *)base;
+    if (n > s->base.bank->max_experts) return error_set(err, STATUS_BUG, "experts: a wave of %d", n);
+    s->layer = layer;
+    s->n = n;
+    s->next = 0;
+    for (int32_t i = 0; i < n; i++) s->ids[i] = ids[i];
+    s->counters.waves++;
+    s->counters.distinct += (uint64_t)n;
+    return STATUS_OK;
+}
+
+static status next_ready(expert_store *base, expert_lease *lease, error *err) {
+    (void)err;
+    resident_store *s = (resident_store *)base;
+    if (s->next == s->n) return STATUS_NOT_FOUND;
+    const int32_t e = s->ids[s->next++];
+    *lease = (expert_lease){.layer = s->layer, .expert = e, .slot = -1};
+    const uint8_t **parts = parts_of(s, s->layer, e);
+    for (int32_t p = 0; p < s->base.bank->layers[s->layer].n_parts; p++) lease->part[p] = parts[p];
+    s->counters.hits++;
+    s->n_leases++;
+    return STATUS_OK;
+}
+
+static void release(expert_store *base, const expert_lease *lease, vt_fence last_use) {
+    (void)lease;
+    (void)last_use;
+    ((resident_store *)base)->n_leases--;
+}
+
+static void cancel(expert_store *base) {
+    resident_store *s = (resident_store *)base;
+    s->next = s->n;
+}
+
+static void counters(expert_store *base, expert_counters *out) { *out = ((resident_store *)base)->counters; }
+
+static status close_store(expert_store *base) {
+    resident_store *s = (resident_store *)base;
+    const status rc = s->n_leases == 0 ? STATUS_OK : STATUS_BUG;
+    vt_buffer_free(&s->copy);
+    mem_free(s->m, s->ids);
+    mem_free(s->m, s->first);
+    mem_free(s->m, (void *)s->part);
+    mem_free(s->m, s);
+    return rc;
+}
+
+/* Every part of every expert: its address in the source, or in the copy at *off. */
+static status place_all(resident_store *s, vt_queue *queue, bool alias, error *err) {
+    const expert_bank *bank = s->base.bank;
+    size_t off = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) {
+        const expert_layer *el = &bank->layers[l];
+        for (int32_t e = 0; e < el->n_experts; e++) {
+            for (int32_t p = 0; p < el->n_parts; p++) {
+                const expert_span *span = &el->spans[(size_t)e * (size_t)el->n_parts + (size_t)p];
+                const void *data;
+                TRY(source_data(bank->src, span->tensor, &data, err));
+                const uint8_t *from = (const uint8_t *)data + span->off;
+                uint8_t *to = alias ? NULL : (uint8_t *)s->copy.data + off + el->parts[p].slot_off;
+                if (!alias) {
+                    const status rc = vt_copy(queue, to, from, el->parts[p].n_bytes);
+                    if (rc != STATUS_OK) return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", e, l);
+                }
+                parts_of(s, l, e)[p] = alias ? from : to;
+            }
+            off += el->slot_bytes;
+        }
+    }
+    return STATUS_OK;
+}
+
+status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err) {
+    resident_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
+    size_t n_parts = 0, bytes = 0;
+    status rc = STATUS_NO_MEMORY;
+    if (s == NULL) return error_set(err, rc, "experts: no memory for a store");
+    s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
+    s->m = m;
+    s->first = mem_calloc(m, MEM_MODEL, (size_t)bank->n_layers, sizeof *s->first);
+    s->ids = mem_calloc(m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->ids);
+    if (s->first == NULL || s->ids == NULL) goto fail;
+    for (int32_t l = 0; l < bank->n_layers; l++) {
+        s->first[l] = n_parts;
+        n_parts += (size_t)bank->layers[l].n_experts * (size_t)bank->layers[l].n_parts;
+        bytes += (size_t)bank->layers[l].n_experts * bank->layers[l].slot_bytes;
+    }
+    s->part = mem_calloc(m, MEM_MODEL, n_parts, sizeof *s->part);
+    if (s->part == NULL) goto fail;
+    const bool alias = (queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    if (!alias) TRY_GOTO(vt_buffer_alloc(queue->owner, MEM_EXPERTS, bytes, "resident experts", &s->copy, err));
+    TRY_GOTO(place_all(s, queue, alias, err));
+    s->counters.bytes_resident = bank->total_bytes;
+    *out = &s->base;
+    return STATUS_OK;
+fail:
+    if (err != NULL && err->code == STATUS_OK) error_note(err, rc, "experts: no memory for a store");
+    (void)close_store(&s->base);
+    return rc;
+}
