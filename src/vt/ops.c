@@ -187,6 +187,18 @@ status vt_mul_scalar(vt_queue *q, const vt_tensor *out, const vt_tensor *x, floa
     return op_check_run(&c, op_check_sig(&c, X, OUT, -1), OUT);
 }
 
+status vt_softcap(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float cap, error *err) {
+    enum { OUT, X };
+    op_check c = op_check_begin(q, VT_OP_SOFTCAP, err);
+    op_check_out(&c, "out", out, 1, VT_MAX_DIMS);
+    op_check_in(&c, "x", x, 1, VT_MAX_DIMS);
+    op_check_same_shape(&c, OUT, X);
+    op_check_apart_or_same(&c, OUT, X);
+    OP_CHECK(&c, isfinite(cap) && cap > 0, "cap is %g", (double)cap);
+    c.call.p.scalar = cap;
+    return op_check_run(&c, op_check_sig(&c, X, OUT, -1), OUT);
+}
+
 status vt_add(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err) {
     enum { OUT, A, B };
     op_check c = op_check_begin(q, VT_OP_ADD, err);

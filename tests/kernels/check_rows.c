@@ -263,11 +263,33 @@ static void bench_pair(check_case *c, int shape, double *bytes, double *flops, c
     CASE_ADD(c, sig(c, 0), false, rows, d);
     if (adds) CASE_ADD(c, sig(c, 1), false, rows, d);
     for (int i = 1; i < c->n; i++) case_fill(c, i, 1.0);
-    if (!adds) c->call.p.scalar = 0.5f;
+    if (!adds) c->call.p.scalar = c->row->op == VT_OP_SOFTCAP ? 30.0f : 0.5f;
     *bytes = 0.0;
     for (int i = 0; i < c->n; i++) *bytes += (double)(rows * d) * (double)vt_dtype_block_bytes(c->t[i].dtype);
     *flops = 0.0;
     snprintf(label, n, "rows=%lld d=%lld", (long long)rows, (long long)d);
+}
+
+/* softcap */
+
+static bool make_softcap(check_case *c, int64_t i) {
+    if (!make_pair(c, i, sig(c, 1), sig(c, 0), 1, 4, true)) return false;
+    const double scales[] = {1.0, 30.0, 1e3, 1e-3};
+    case_fill(c, 1, scales[rng_below(&c->r, 4)]);
+    c->call.p.scalar = (float)RNG_PICK(&c->r, 30, 50, 1);
+    return true;
+}
+
+static void expect_softcap(check_case *c) {
+    int64_t d = tensor_inner(&c->t[0]);
+    double cap = (double)c->call.p.scalar;
+    for (int64_t r = 0; r < tensor_rows(&c->t[0]); r++) {
+        decode_row(c->t[1].dtype, tensor_row_at(&c->t[1], r), d, x_row);
+        for (int64_t i = 0; i < d; i++) {
+            c->want[r * d + i] = cap * tanh(x_row[i] / cap);
+            c->mag[r * d + i] = cap + fabs(x_row[i]);
+        }
+    }
 }
 
 /* add */
@@ -302,3 +324,4 @@ const check_op check_silu_and_mul = {VT_OP_SILU_AND_MUL, 8.0, make_gated, expect
 const check_op check_gelu_and_mul = {VT_OP_GELU_AND_MUL, 8.0, make_gated, expect_gated, NULL, bench_gated, 3};
 const check_op check_mul_scalar = {VT_OP_MUL_SCALAR, 1.0, make_mul_scalar, expect_mul_scalar, NULL, bench_pair, 3};
 const check_op check_add = {VT_OP_ADD, 1.0, make_add, expect_add, NULL, bench_pair, 3};
+const check_op check_softcap = {VT_OP_SOFTCAP, 4.0, make_softcap, expect_softcap, NULL, bench_pair, 3};

@@ -160,6 +160,25 @@ status ref_mul_scalar(vt_queue *q, const vt_call *call, error *err) {
     return STATUS_OK;
 }
 
+static void softcap_task(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const vt_call *call = ctx;
+    const vt_tensor *out = call->t[0], *x = call->t[1];
+    float cap = call->p.scalar;
+    for (int64_t r = begin; r < end; r++) {
+        for (int64_t i = 0; i < cpu_inner(x); i++) {
+            float u = elem(x, cpu_row(x, r), i) / cap;
+            set_elem(out, cpu_row(out, r), i, cap * (1.0f - 2.0f / (vt_expf(2.0f * u) + 1.0f)));
+        }
+    }
+}
+
+status ref_softcap(vt_queue *q, const vt_call *call, error *err) {
+    (void)err;
+    cpu_run(q, cpu_n_rows(call->t[1]), 1, softcap_task, call);
+    return STATUS_OK;
+}
+
 static void add_task(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const vt_call *call = ctx;
