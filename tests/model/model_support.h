@@ -55,6 +55,13 @@ typedef struct support_prompt {
 int support_prompts(const char *path, support_prompt *out, int max);
 void support_prompts_free(support_prompt *p, int n);
 
+/** A folder of its own with links to the files of a fixture, whose config.json is config.published.json: the spelling of published checkpoints. */
+typedef struct support_folder {
+    char path[256];
+} support_folder;
+support_folder support_published(const char *fixture);
+void support_folder_remove(const support_folder *f);
+
 /** Environment variable, or NULL. */
 const char *support_env(const char *name);
 

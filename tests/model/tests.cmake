@@ -21,3 +21,21 @@ target_link_libraries(check_smollm2 PRIVATE model_support)
 target_compile_definitions(check_smollm2 PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
 add_test(NAME check_smollm2 COMMAND check_smollm2)
 set_tests_properties(check_smollm2 PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
+
+# The model layer alone, layer by layer.
+add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c)
+target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
+foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
+  add_test(NAME hidden_${name} COMMAND check_hidden ${fixtures}/${name} 2e-4)
+endforeach()
+add_test(NAME hidden_gemma4-ple COMMAND check_hidden ${fixtures}/gemma4-ple 1e-3)
+set_tests_properties(hidden_llama hidden_mistral hidden_qwen2 hidden_qwen3 hidden_gemma3 hidden_gemma4-dense hidden_gemma4-ple PROPERTIES LABELS model TIMEOUT 900)
+
+# headrace_schedules(NAME MODEL EXPECTED N): N random schedules, every bit compared with each prompt alone.
+add_executable(random_schedules ${CMAKE_CURRENT_SOURCE_DIR}/model/random_schedules.c)
+target_link_libraries(random_schedules PRIVATE model_support)
+function(headrace_schedules name model expected n)
+  add_test(NAME ${name} COMMAND random_schedules ${model} ${expected} ${n})
+  set_tests_properties(${name} PROPERTIES LABELS model TIMEOUT 1800)
+endfunction()
+headrace_schedules(schedules_llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${fixtures}/llama 2000)
