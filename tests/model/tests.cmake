@@ -30,12 +30,3 @@ foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
 endforeach()
 add_test(NAME hidden_gemma4-ple COMMAND check_hidden ${fixtures}/gemma4-ple 1e-3)
 set_tests_properties(hidden_llama hidden_mistral hidden_qwen2 hidden_qwen3 hidden_gemma3 hidden_gemma4-dense hidden_gemma4-ple PROPERTIES LABELS model TIMEOUT 900)
-
-# headrace_schedules(NAME MODEL EXPECTED N): N random schedules, every bit compared with each prompt alone.
-add_executable(random_schedules ${CMAKE_CURRENT_SOURCE_DIR}/model/random_schedules.c)
-target_link_libraries(random_schedules PRIVATE model_support)
-function(headrace_schedules name model expected n)
-  add_test(NAME ${name} COMMAND random_schedules ${model} ${expected} ${n})
-  set_tests_properties(${name} PROPERTIES LABELS model TIMEOUT 1800)
-endfunction()
-headrace_schedules(schedules_llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${fixtures}/llama 2000)
