@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "base/alloc.h"
+#include "base/textbuf.h"
 
 enum {
     ADDED_SPECIAL = 1u << 0,     /* matched only when special tokens are parsed */
@@ -21,8 +21,7 @@ enum {
 enum { ADDED_MAX_BYTES = 4096 };
 
 typedef struct added_token {
-    const char *text; /* borrowed */
-    uint32_t n;
+    uint32_t off, n; /* of its text in the set's bytes */
     uint32_t flags;
     int32_t id;
 } added_token;
@@ -31,15 +30,21 @@ typedef struct added_set {
     mem *m;
     added_token *tokens; /* sorted by text once finished */
     size_t n, cap;
+    textbuf bytes;
     uint32_t first[8]; /* bit b: some token begins with byte b */
 } added_set;
 
+static inline const char *added_text(const added_set *s, const added_token *t) { return s->bytes.data + t->off; }
+
 void added_set_init(added_set *s, mem *m);
 void added_set_deinit(added_set *s);
-/** text stays with the caller and must outlive the set; empty text is left out. */
+/** Copies text; empty text is left out. */
 NODISCARD status added_set_add(added_set *s, const char *text, size_t n, int32_t id, uint32_t flags, error *err);
 /** Sort; two tokens with one text are STATUS_FORMAT. */
 NODISCARD status added_set_finish(added_set *s, error *err);
+
+/** The id of a text among all tokens of the set, or -1; slow. with: flags it must have. */
+int32_t added_set_find(const added_set *s, const char *text, size_t n, uint32_t with);
 
 /** Called for each part of the text, in order: a token (id >= 0) or text between tokens (id -1), never empty. */
 typedef status added_part_fn(void *ctx, int32_t id, const char *text, size_t n, error *err);

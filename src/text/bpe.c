@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "base/checked.h"
+#include "text/byte_alphabet.h"
 #include "text/utf8.h"
 
 static const uint32_t none = UINT32_MAX;
@@ -28,7 +28,7 @@ status bpe_init(bpe *b, mem *m, const vocab *v, size_t n_merges, error *err) {
     b->m = m;
     b->v = v;
     b->unk_id = -1;
-    for (int i = 0; i < 256; i++) b->byte_ids[i] = -1;
+    for (int i = 0; i < 256; i++) b->byte_ids[i] = b->fallback_ids[i] = -1;
     b->n_slots = 16;
     while (b->n_slots < n_merges + n_merges / 2) b->n_slots *= 2;
     void *slots = NULL;
@@ -72,7 +72,8 @@ void bpe_find_bytes(bpe *b) {
     static const char hex[] = "0123456789ABCDEF";
     for (unsigned i = 0; i < 256; i++) {
         char byte = (char)i, code[] = {'<', '0', 'x', hex[i >> 4], hex[i & 15], '>'};
-        b->byte_ids[i] = b->byte_level ? vocab_find(b->v, &byte, 1) : vocab_find(b->v, code, sizeof code);
+        if (b->byte_level) b->byte_ids[i] = vocab_find(b->v, &byte, 1);
+        if (b->byte_fallback) b->fallback_ids[i] = vocab_find(b->v, code, sizeof code);
     }
 }
 
@@ -82,21 +83,32 @@ void bpe_scratch_deinit(bpe_scratch *s) {
     *s = (bpe_scratch){.m = s->m};
 }
 
-/* Room for the symbols and candidates of a word of n bytes. */
-static status reserve(bpe_scratch *s, size_t n, error *err) {
-    if (n > INT32_MAX / 4) return error_set(err, STATUS_INVALID, "tokenizer: a word of %zu bytes is too long", n);
-    if (n > s->cap_symbols) {
-        size_t cap = s->cap_symbols ? s->cap_symbols : 64;
-        while (cap < n) cap *= 2;
-        mem_free(s->m, s->symbols);
-        mem_free(s->m, s->heap);
-        s->cap_symbols = s->cap_heap = 0;
-        s->symbols = mem_alloc(s->m, MEM_TOKENIZER, cap * sizeof *s->symbols);
-        s->heap = mem_alloc(s->m, MEM_TOKENIZER, 3 * cap * sizeof *s->heap);
-        if (!s->symbols || !s->heap) return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for a word of %zu bytes", n);
-        s->cap_symbols = cap;
-        s->cap_heap = 3 * cap;
-    }
+static status no_memory(size_t n, error *err) {
+    return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for a word of %zu symbols", n);
+}
+
+static status reserve_symbols(bpe_scratch *s, size_t n, error *err) {
+    if (n > INT32_MAX / 2) return error_set(err, STATUS_INVALID, "tokenizer: a word of %zu bytes is too long", n);
+    if (n <= s->cap_symbols) return STATUS_OK;
+    size_t cap = s->cap_symbols ? s->cap_symbols : 64;
+    while (cap < n) cap *= 2;
+    mem_free(s->m, s->symbols);
+    s->cap_symbols = 0;
+    s->symbols = mem_alloc(s->m, MEM_TOKENIZER, cap * sizeof *s->symbols);
+    if (!s->symbols) return no_memory(n, err);
+    s->cap_symbols = cap;
+    return STATUS_OK;
+}
+
+/* Room for one more candidate beside n. */
+static status reserve_heap(bpe_scratch *s, size_t n, error *err) {
+    if (n < s->cap_heap) return STATUS_OK;
+    size_t cap = s->cap_heap ? s->cap_heap * 2 : 64;
+    bpe_candidate *heap =
+        s->heap ? mem_realloc(s->m, MEM_TOKENIZER, s->heap, cap * sizeof *heap) : mem_alloc(s->m, MEM_TOKENIZER, cap * sizeof *heap);
+    if (!heap) return no_memory(n, err);
+    s->heap = heap;
+    s->cap_heap = cap;
     return STATUS_OK;
 }
 
@@ -105,42 +117,52 @@ static void add_symbol(bpe_scratch *s, size_t *n, int32_t id) {
     (*n)++;
 }
 
-/* The characters of a word as symbols; returns their number. An unknown token waits (in *unk) so that neighbours can fuse with it; it is
-   not flushed by byte tokens, which is how the published implementation orders them. */
-static size_t character_symbols(const bpe *b, bpe_scratch *s, const char *word, size_t n) {
+/* The tokens of n bytes in place of a symbol; false when not all have one. */
+static bool add_fallback(const bpe *b, bpe_scratch *s, size_t *n_symbols, const char *bytes, size_t n) {
+    if (!b->byte_fallback) return false;
+    for (size_t k = 0; k < n; k++)
+        if (b->fallback_ids[(uint8_t)bytes[k]] < 0) return false;
+    for (size_t k = 0; k < n; k++) add_symbol(s, n_symbols, b->fallback_ids[(uint8_t)bytes[k]]);
+    return true;
+}
+
+/* The symbol at word[0] and how many bytes it covers. */
+static int32_t next_symbol(const bpe *b, const char *word, size_t n, size_t *len) {
+    uint32_t cp;
+    if (b->byte_level) {
+        *len = 1;
+        return b->byte_ids[(uint8_t)word[0]];
+    }
+    *len = utf8_decode(word, n, &cp);
+    if (*len == 0) *len = 1;
+    return vocab_find(b->v, word, *len);
+}
+
+/* A word as symbols; returns their number. An unknown token waits so that neighbours can fuse with it; tokens of bytes do not flush it,
+   which is how the published implementation orders them. */
+static size_t make_symbols(const bpe *b, bpe_scratch *s, const char *word, size_t n) {
     size_t n_symbols = 0;
     bool unk_waits = false;
     for (size_t i = 0, len; i < n; i += len) {
-        uint32_t cp;
-        len = utf8_decode(word + i, n - i, &cp);
-        if (len == 0) len = 1;
-        int32_t id = vocab_find(b->v, word + i, len);
+        int32_t id = next_symbol(b, word + i, n - i, &len);
         if (id >= 0) {
             if (unk_waits) add_symbol(s, &n_symbols, b->unk_id);
             unk_waits = false;
             add_symbol(s, &n_symbols, id);
             continue;
         }
-        bool bytes = b->byte_fallback;
-        for (size_t k = 0; bytes && k < len; k++) bytes = b->byte_ids[(uint8_t)word[i + k]] >= 0;
-        if (bytes) {
-            for (size_t k = 0; k < len; k++) add_symbol(s, &n_symbols, b->byte_ids[(uint8_t)word[i + k]]);
-        } else if (b->unk_id >= 0) {
-            if (unk_waits && !b->fuse_unk) add_symbol(s, &n_symbols, b->unk_id);
-            unk_waits = true;
+        char spelled[UTF8_MAX_BYTES];
+        const char *bytes = word + i;
+        size_t n_bytes = len;
+        if (b->byte_level) {
+            n_bytes = byte_alphabet_spell(word + i, 1, spelled);
+            bytes = spelled;
         }
+        if (add_fallback(b, s, &n_symbols, bytes, n_bytes) || b->unk_id < 0) continue;
+        if (unk_waits && !b->fuse_unk) add_symbol(s, &n_symbols, b->unk_id);
+        unk_waits = true;
     }
     if (unk_waits) add_symbol(s, &n_symbols, b->unk_id);
-    return n_symbols;
-}
-
-static size_t byte_symbols(const bpe *b, bpe_scratch *s, const char *word, size_t n) {
-    size_t n_symbols = 0;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = b->byte_ids[(uint8_t)word[i]];
-        if (id < 0) id = b->unk_id;
-        if (id >= 0) add_symbol(s, &n_symbols, id);
-    }
     return n_symbols;
 }
 
@@ -168,18 +190,21 @@ static bpe_candidate pop(bpe_candidate *heap, size_t *n) {
     return top;
 }
 
-static void push_pair(const bpe *b, bpe_scratch *s, size_t *n_heap, uint32_t left, uint32_t right) {
+static status push_pair(const bpe *b, bpe_scratch *s, size_t *n_heap, uint32_t left, uint32_t right, error *err) {
     const bpe_merge *merge = find_merge(b, s->symbols[left].id, s->symbols[right].id);
-    if (merge) push(s->heap, n_heap, (bpe_candidate){.order = (uint64_t)merge->rank << 32 | left, .merged = merge->merged});
+    if (!merge) return STATUS_OK;
+    TRY(reserve_heap(s, *n_heap, err));
+    push(s->heap, n_heap, (bpe_candidate){.order = (uint64_t)merge->rank << 32 | left, .merged = merge->merged});
+    return STATUS_OK;
 }
 
-static void join_symbols(const bpe *b, bpe_scratch *s, size_t n) {
+static status join_symbols(const bpe *b, bpe_scratch *s, size_t n, error *err) {
     size_t n_heap = 0;
     bpe_symbol *symbols = s->symbols;
     for (size_t i = 0; i < n; i++) {
         symbols[i].prev = i > 0 ? (uint32_t)(i - 1) : none;
         symbols[i].next = i + 1 < n ? (uint32_t)(i + 1) : none;
-        if (i > 0) push_pair(b, s, &n_heap, (uint32_t)(i - 1), (uint32_t)i);
+        if (i > 0) TRY(push_pair(b, s, &n_heap, (uint32_t)(i - 1), (uint32_t)i, err));
     }
     while (n_heap > 0) {
         bpe_candidate top = pop(s->heap, &n_heap);
@@ -192,10 +217,11 @@ static void join_symbols(const bpe *b, bpe_scratch *s, size_t n) {
         symbols[next].id = -1;
         if (symbols[at].next != none) {
             symbols[symbols[at].next].prev = at;
-            push_pair(b, s, &n_heap, at, symbols[at].next);
+            TRY(push_pair(b, s, &n_heap, at, symbols[at].next, err));
         }
-        if (symbols[at].prev != none) push_pair(b, s, &n_heap, symbols[at].prev, at);
+        if (symbols[at].prev != none) TRY(push_pair(b, s, &n_heap, symbols[at].prev, at, err));
     }
+    return STATUS_OK;
 }
 
 status bpe_encode(const bpe *b, bpe_scratch *s, const char *word, size_t n, token_list *out, error *err) {
@@ -203,9 +229,9 @@ status bpe_encode(const bpe *b, bpe_scratch *s, const char *word, size_t n, toke
         int32_t id = vocab_find(b->v, word, n);
         if (id >= 0) return token_list_add(out, id);
     }
-    TRY(reserve(s, n, err));
-    size_t n_symbols = b->byte_level ? byte_symbols(b, s, word, n) : character_symbols(b, s, word, n);
-    if (n_symbols > 1) join_symbols(b, s, n_symbols);
+    TRY(reserve_symbols(s, b->byte_level && b->byte_fallback ? 2 * n : n, err));
+    size_t n_symbols = make_symbols(b, s, word, n);
+    if (n_symbols > 1) TRY(join_symbols(b, s, n_symbols, err));
     for (size_t i = 0; i < n_symbols; i++)
         if (s->symbols[i].id >= 0) TRY(token_list_add(out, s->symbols[i].id));
     return STATUS_OK;

@@ -3,8 +3,8 @@
  * Byte-pair encoding (Sennrich, Haddow, Birch 2016): a word's symbols are joined, lowest merge rank first and leftmost among equals, until
  * no adjacent pair has a merge. A heap over a linked list: O(n log n) in the length of the word, whatever the word.
  *
- * Symbols to begin with: of a byte-level model the bytes; otherwise the characters, where one without a token becomes its bytes (byte
- * fallback), the unknown token, or nothing, in that order.
+ * Symbols to begin with: of a byte-level model the bytes, otherwise the characters. One without a token becomes the tokens of its bytes
+ * (byte fallback; for a byte-level model those of the character that spells it), the unknown token, or nothing, in that order.
  */
 #ifndef HEADRACE_TEXT_BPE_H
 #define HEADRACE_TEXT_BPE_H
@@ -24,19 +24,20 @@ typedef struct bpe {
     bpe_merge *slots;
     size_t n_slots; /* a power of two */
     size_t n_merges;
-    int32_t byte_ids[256]; /* byte level: the symbol of a byte; byte fallback: the token <0xNN>; -1 = none */
-    int32_t unk_id;        /* -1 = none */
+    int32_t byte_ids[256];     /* byte level: the symbol of a byte; -1 = none */
+    int32_t fallback_ids[256]; /* the tokens <0xNN>; -1 = none */
+    int32_t unk_id;            /* -1 = none */
     bool byte_level, byte_fallback, fuse_unk;
     bool ignore_merges; /* a word that is a token is that token */
 } bpe;
 
-/** Tables for n_merges merges over v, which must outlive b. Zero *b before; set the flags, unk_id and byte_ids after. */
+/** Tables for n_merges merges over v, which must outlive b. Zero *b before; set the flags, unk_id and ids of bytes after. */
 NODISCARD status bpe_init(bpe *b, mem *m, const vocab *v, size_t n_merges, error *err);
 void bpe_deinit(bpe *b);
 
 /** The merge of two tokens with a rank. A pair that is given twice keeps the lower rank when keep_first, else the later one. */
 NODISCARD status bpe_add_merge(bpe *b, int32_t left, int32_t right, int32_t merged, uint32_t rank, bool keep_first, error *err);
-/** Find byte_ids: single-byte keys (byte level) or <0xNN> (byte fallback). */
+/** Find byte_ids and fallback_ids among the reachable keys. */
 void bpe_find_bytes(bpe *b);
 
 typedef struct bpe_symbol {

@@ -15,12 +15,45 @@ static void add_bytes(detokenizer *d, const char *bytes, size_t n, textbuf *out)
     d->n_pending = p.n;
 }
 
+/* The first token where some character is dropped from it: its key without that character. */
+static void add_first_without(detokenizer *d, int32_t id, textbuf *out) {
+    const decode_rule *rule = &d->t->decode;
+    size_t n, n_drop = rule->n_drop_char, from = 0;
+    const char *key = vocab_key(&d->t->v, id, &n);
+    for (size_t i = 0; i + n_drop <= n;) {
+        if (memcmp(key + i, rule->drop_char, n_drop) != 0) {
+            i++;
+            continue;
+        }
+        add_bytes(d, key + from, i - from, out);
+        i += n_drop;
+        from = i;
+    }
+    add_bytes(d, key + from, n - from, out);
+}
+
+static bool has_char(const char *text, size_t n, const char *c, size_t n_c) { return n_c > 0 && memmem(text, n, c, n_c) != NULL; }
+
 status detokenizer_add(detokenizer *d, int32_t id, textbuf *out) {
+    const decode_rule *rule = &d->t->decode;
     if (id < 0 || id >= d->t->v.n) return STATUS_INVALID;
     if (d->skip_special && tokenizer_is_special(d->t, id)) return STATUS_OK;
-    size_t n;
-    const char *piece = tokenizer_piece(d->t, id, &n);
+    size_t n, n_key;
+    const char *piece = tokenizer_piece(d->t, id, &n), *key = vocab_key(&d->t->v, id, &n_key);
+    bool first = !d->started;
     d->started = true;
+    if (first) d->n_strip = rule->n_strip;
+    if (!first && rule->spaces) add_bytes(d, " ", 1, out);
+    if (first && has_char(key, n_key, rule->drop_char, rule->n_drop_char)) {
+        add_first_without(d, id, out);
+        return out->failed ? STATUS_NO_MEMORY : STATUS_OK;
+    }
+    while (d->n_strip > 0 && n >= rule->n_strip_char && memcmp(piece, rule->strip_char, rule->n_strip_char) == 0) {
+        piece += rule->n_strip_char;
+        n -= rule->n_strip_char;
+        d->n_strip--;
+    }
+    if (n > 0) d->n_strip = 0;
     add_bytes(d, piece, n, out);
     return out->failed ? STATUS_NO_MEMORY : STATUS_OK;
 }

@@ -6,26 +6,55 @@
 #include <utf8proc.h>
 
 #include "base/checked.h"
+#include "text/byte_alphabet.h"
+#include "text/code_point.h"
 #include "text/utf8.h"
 
-void normalizer_init(normalizer *z, mem *m) {
+void normalizer_init(normalizer *z, mem *m, const pattern_context *context) {
     memset(z, 0, sizeof *z);
     z->m = m;
+    z->context = context;
 }
 
-void normalizer_deinit(normalizer *z) { z->n = 0; }
+void normalizer_deinit(normalizer *z) {
+    for (int i = 0; i < z->n; i++) {
+        pattern_destroy(z->steps[i].p);
+        mem_free(z->m, z->steps[i].text);
+    }
+    z->n = 0;
+}
 
-status normalizer_add(normalizer *z, normalizer_kind kind, error *err) {
+/* Takes the next step, with a copy of text. On failure the list is as before. */
+static status new_step(normalizer *z, normalizer_kind kind, const char *text, size_t n, normalizer_step **out, error *err) {
     if (z->n == NORMALIZER_MAX_STEPS)
         return error_set(err, STATUS_UNSUPPORTED, "tokenizer: more than %d normalizer steps", NORMALIZER_MAX_STEPS);
-    z->steps[z->n++] = (normalizer_step){.kind = kind};
+    normalizer_step *step = &z->steps[z->n];
+    *step = (normalizer_step){.kind = kind, .n_text = n};
+    if (text) {
+        step->text = mem_strndup(z->m, MEM_TOKENIZER, text, n);
+        if (!step->text) return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for a normalizer");
+    }
+    z->n++;
+    *out = step;
     return STATUS_OK;
 }
 
-void normalizer_scratch_init(normalizer_scratch *s, mem *m) {
+status normalizer_add(normalizer *z, normalizer_kind kind, const char *text, size_t n, error *err) {
+    normalizer_step *step;
+    return new_step(z, kind, text, n, &step, err);
+}
+
+status normalizer_add_replace(normalizer *z, const char *source, size_t n, bool literal, const char *text, size_t n_text, error *err) {
+    normalizer_step *step = NULL;
+    TRY(new_step(z, NORMALIZER_REPLACE, text, n_text, &step, err));
+    return pattern_compile(z->context, source, n, literal, &step->p, err);
+}
+
+void normalizer_scratch_init(normalizer_scratch *s, mem *m, pattern_search *search) {
     memset(s, 0, sizeof *s);
     textbuf_init(&s->text[0], m, MEM_TOKENIZER);
     textbuf_init(&s->text[1], m, MEM_TOKENIZER);
+    s->search = search;
 }
 
 void normalizer_scratch_deinit(normalizer_scratch *s) {
@@ -45,6 +74,11 @@ static bool all_ascii(const char *s, size_t n) {
 }
 
 static status no_memory(size_t n, error *err) { return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory to normalize %zu bytes", n); }
+
+static void put(textbuf *out, uint32_t cp) {
+    char c[UTF8_MAX_BYTES];
+    textbuf_add(out, c, utf8_encode(cp, c));
+}
 
 static status normal_form(normalizer_scratch *s, normalizer_kind kind, const char *text, size_t n, textbuf *out, error *err) {
     utf8proc_option_t options = UTF8PROC_STABLE;
@@ -67,23 +101,112 @@ static status normal_form(normalizer_scratch *s, normalizer_kind kind, const cha
         }
         utf8proc_ssize_t len = utf8proc_normalize_utf32(s->code_points, want, options);
         if (len < 0) return error_set(err, STATUS_FAILED, "tokenizer: normalizing: %s", utf8proc_errmsg(len));
-        for (utf8proc_ssize_t i = 0; i < len; i++) {
-            char c[UTF8_MAX_BYTES];
-            textbuf_add(out, c, utf8_encode((uint32_t)s->code_points[i], c));
-        }
+        for (utf8proc_ssize_t i = 0; i < len; i++) put(out, (uint32_t)s->code_points[i]);
         return STATUS_OK;
     }
 }
 
+static status replace(const normalizer_step *step, normalizer_scratch *s, const char *text, size_t n, textbuf *out, error *err) {
+    pattern_walk walk;
+    size_t done = 0, begin = 0, end = 0;
+    pattern_walk_init(&walk, step->p, s->search, text, n);
+    for (;;) {
+        bool found = false;
+        TRY(pattern_walk_next(&walk, &found, &begin, &end, err));
+        if (!found) break;
+        textbuf_add(out, text + done, begin - done);
+        textbuf_add(out, step->text, step->n_text);
+        done = end;
+    }
+    textbuf_add(out, text + done, n - done);
+    return STATUS_OK;
+}
+
+/* The rules of "nmt": 0 = goes, else what the code point becomes. */
+static uint32_t nmt(uint32_t c) {
+    if ((c >= 1 && c <= 8) || c == 0x0b || (c >= 0x0e && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) return 0;
+    if (c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 ||
+        c == 0x2581 || c == 0xfeff || c == 0xfffd)
+        return ' ';
+    return c;
+}
+
+/* Steps that look at one code point at a time. */
+static void map_code_points(normalizer_kind kind, const char *text, size_t n, textbuf *out) {
+    for (size_t i = 0; i < n;) {
+        uint32_t cp = 0;
+        size_t len = utf8_decode(text + i, n - i, &cp);
+        if (len == 0) len = 1;
+        i += len;
+        if (kind == NORMALIZER_LOWERCASE) {
+            if (cp == 0x130) { /* the one letter whose lower case is two code points */
+                put(out, 'i');
+                put(out, 0x307);
+            } else {
+                put(out, code_point_lower(cp));
+            }
+        } else if (kind == NORMALIZER_STRIP_ACCENTS) {
+            if (!code_point_is_mark(cp)) put(out, cp);
+        } else if (cp == 0 || nmt(cp) != 0) {
+            put(out, cp == 0 ? 0 : nmt(cp));
+        }
+    }
+}
+
+static void spell(const char *text, size_t n, textbuf *out) {
+    for (size_t i = 0; i < n;) {
+        char spelled[128];
+        size_t take = n - i < 64 ? n - i : 64;
+        textbuf_add(out, spelled, byte_alphabet_spell(text + i, take, spelled));
+        i += take;
+    }
+}
+
+static status run_step(const normalizer_step *step, normalizer_scratch *s, textbuf *out, const char **text, size_t *n, error *err) {
+    size_t end;
+    switch (step->kind) {
+    case NORMALIZER_NFC:
+    case NORMALIZER_NFD:
+    case NORMALIZER_NFKC:
+    case NORMALIZER_NFKD:
+        if (all_ascii(*text, *n)) return STATUS_OK;
+        TRY(normal_form(s, step->kind, *text, *n, out, err));
+        break;
+    case NORMALIZER_REPLACE:
+        TRY(replace(step, s, *text, *n, out, err));
+        break;
+    case NORMALIZER_PREPEND:
+        textbuf_add(out, step->text, step->n_text);
+        textbuf_add(out, *text, *n);
+        break;
+    case NORMALIZER_STRIP_LEFT:
+        end = code_point_skip_space(*text, *n, 0);
+        *text += end;
+        *n -= end;
+        return STATUS_OK;
+    case NORMALIZER_STRIP_RIGHT:
+        *n = code_point_strip_space(*text, 0, *n);
+        return STATUS_OK;
+    case NORMALIZER_SPELL:
+        spell(*text, *n, out);
+        break;
+    default:
+        map_code_points(step->kind, *text, *n, out);
+        break;
+    }
+    if (out->failed) return no_memory(*n, err);
+    *text = textbuf_text(out);
+    *n = out->len;
+    return STATUS_OK;
+}
+
 status normalizer_run(const normalizer *z, normalizer_scratch *s, const char *text, size_t n, const char **out, size_t *n_out, error *err) {
-    for (int i = 0; i < z->n; i++) {
-        if (n == 0 || all_ascii(text, n)) continue;
-        textbuf *b = &s->text[i & 1];
+    int which = 0;
+    for (int i = 0; i < z->n && n > 0; i++) {
+        textbuf *b = &s->text[which];
         textbuf_clear(b);
-        TRY(normal_form(s, z->steps[i].kind, text, n, b, err));
-        if (b->failed) return no_memory(n, err);
-        text = textbuf_text(b);
-        n = b->len;
+        TRY(run_step(&z->steps[i], s, b, &text, &n, err));
+        if (text == textbuf_text(b)) which ^= 1; /* the step wrote; the next one reads from here */
     }
     *out = text;
     *n_out = n;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/log.h"
 #include "text/utf8.h"
 
 status tokenizer_new(mem *m, tokenizer **out, error *err) {
@@ -12,7 +13,6 @@ status tokenizer_new(mem *m, tokenizer **out, error *err) {
     if (!t) return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory");
     t->m = m;
     t->bos_id = -1;
-    normalizer_init(&t->norm, m);
     added_set_init(&t->added_raw, m);
     added_set_init(&t->added_normalized, m);
     status rc = pattern_context_create(m, MEM_TOKENIZER, &t->patterns, err);
@@ -20,6 +20,7 @@ status tokenizer_new(mem *m, tokenizer **out, error *err) {
         tokenizer_close(t);
         return rc;
     }
+    normalizer_init(&t->norm, m, t->patterns);
     pre_tokenizer_init(&t->pre, t->patterns);
     *out = t;
     return STATUS_OK;
@@ -45,7 +46,7 @@ status tokenizer_open(mem *m, const source *s, const tokenizer_options *opt, tok
     if (source_container(s) == META_GGUF)
         rc = tokenizer_from_gguf(t, source_meta(s), err);
     else
-        rc = error_set(err, STATUS_UNSUPPORTED, "tokenizer: %s: only the vocabularies of GGUF files are read", source_path(s));
+        rc = tokenizer_from_json(t, s, err);
     if (rc == STATUS_OK) rc = tokenizer_finish(t, opt, err);
     if (rc != STATUS_OK) {
         tokenizer_close(t);
@@ -55,13 +56,36 @@ status tokenizer_open(mem *m, const source *s, const tokenizer_options *opt, tok
     return STATUS_OK;
 }
 
+status tokenizer_limit(tokenizer *t, int64_t rows, error *err) {
+    if (rows <= 0 || t->v.n <= rows) return STATUS_OK;
+    added_set *sets[] = {&t->added_raw, &t->added_normalized};
+    bool produced = false;
+    for (int32_t id = (int32_t)rows; id < t->v.n; id++) {
+        produced |= (t->v.attr[id] & VOCAB_REACHABLE) && !(t->v.attr[id] & VOCAB_ADDED);
+        t->v.attr[id] &= (uint8_t)~VOCAB_REACHABLE;
+    }
+    for (size_t i = 0; i < t->model.n_slots; i++) produced |= t->model.slots[i].pair != UINT64_MAX && t->model.slots[i].merged >= rows;
+    if (produced) return error_set(err, STATUS_FORMAT, "tokenizer: %d tokens, but the model has rows for %lld", t->v.n, (long long)rows);
+    for (int i = 0; i < 2; i++) {
+        size_t kept = 0;
+        for (size_t k = 0; k < sets[i]->n; k++)
+            if (sets[i]->tokens[k].id < rows) sets[i]->tokens[kept++] = sets[i]->tokens[k];
+        sets[i]->n = kept;
+    }
+    for (int i = 0; i < t->n_prefix + t->n_suffix; i++)
+        if ((i < t->n_prefix ? t->prefix[i] : t->suffix[i - t->n_prefix]) >= rows)
+            return error_set(err, STATUS_FORMAT, "tokenizer: a token that surrounds each text has no row in the model, which has %lld",
+                             (long long)rows);
+    log_info("tokenizer: tokens from %lld to %d have no row in the model and are read as text", (long long)rows, t->v.n - 1);
+    t->v.n = (int32_t)rows;
+    if (t->bos_id >= rows) t->bos_id = -1;
+    return STATUS_OK;
+}
+
 status tokenizer_finish(tokenizer *t, const tokenizer_options *opt, error *err) {
-    if (opt && opt->n_vocab_model > 0 && t->v.n > opt->n_vocab_model)
-        return error_set(err, STATUS_FORMAT, "tokenizer: %d tokens, but the model has rows for %lld", t->v.n,
-                         (long long)opt->n_vocab_model);
     TRY(added_set_finish(&t->added_raw, err));
     TRY(added_set_finish(&t->added_normalized, err));
-    return STATUS_OK;
+    return opt ? tokenizer_limit(t, opt->n_vocab_model, err) : STATUS_OK;
 }
 
 void tokenizer_add_end(tokenizer *t, int64_t id) {
@@ -69,13 +93,8 @@ void tokenizer_add_end(tokenizer *t, int64_t id) {
     if (!tokenizer_is_end(t, (int32_t)id)) t->ends[t->n_ends++] = (int32_t)id;
 }
 
-/* The control token with this text, or -1. */
 static int32_t find_control(const tokenizer *t, const char *text) {
-    const added_set *s = &t->added_raw;
-    size_t n = strlen(text);
-    for (size_t i = 0; i < s->n; i++)
-        if ((s->tokens[i].flags & ADDED_SPECIAL) && s->tokens[i].n == n && memcmp(s->tokens[i].text, text, n) == 0) return s->tokens[i].id;
-    return -1;
+    return added_set_find(&t->added_raw, text, strlen(text), ADDED_SPECIAL);
 }
 
 void tokenizer_find_ends(tokenizer *t) {
@@ -167,8 +186,8 @@ static status take_raw_part(void *ctx, int32_t id, const char *text, size_t n, e
 
 static status encode_text(encoder *e, const char *text, size_t n, error *err) {
     e->words.m = e->t->m;
-    normalizer_scratch_init(&e->norm, e->t->m);
     status rc = pre_scratch_init(&e->pre, e->t->m, e->t->patterns, err);
+    normalizer_scratch_init(&e->norm, e->t->m, e->pre.search);
     if (rc == STATUS_OK) rc = added_set_split(&e->t->added_raw, text, n, e->parse_special, take_raw_part, e, err);
     pre_scratch_deinit(&e->pre);
     normalizer_scratch_deinit(&e->norm);

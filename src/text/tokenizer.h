@@ -13,10 +13,10 @@
 typedef struct tokenizer tokenizer;
 
 typedef struct tokenizer_options {
-    int64_t n_vocab_model; /* rows of the embedding table: ids must stay below; larger vocabularies are refused; 0 = do not check */
+    int64_t n_vocab_model; /* rows of the embedding table: ids stay below; added tokens beyond are left out (said in the log), a model vocabulary beyond is refused; 0 = do not check */
 } tokenizer_options;
 
-/** From GGUF `tokenizer.ggml.*` (or, later, tokenizer.json beside safetensors). */
+/** From GGUF `tokenizer.ggml.*`, or from tokenizer.json beside safetensors (with tokenizer_config.json, generation_config.json, chat_template.jinja). */
 NODISCARD status tokenizer_open(mem *m, const source *s, const tokenizer_options *opt, tokenizer **out, error *err);
 void tokenizer_close(tokenizer *t);
 
@@ -34,7 +34,7 @@ typedef enum tokenizer_bos { TOKENIZER_BOS_DEFAULT, TOKENIZER_BOS_ADD, TOKENIZER
 
 /**
  * Append the ids of `text` (n bytes, UTF-8). bos: in front, as the checkpoint says by default. parse_special: special tokens written in the text become their id,
- * as Hugging Face does; otherwise they are ordinary text. Text that is not valid UTF-8 is STATUS_INVALID naming the byte offset. Linear in n (n log n at most).
+ * as Hugging Face does; otherwise they are ordinary text (words that a vocabulary added without calling them special are matched either way). Text that is not valid UTF-8 is STATUS_INVALID naming the byte offset. Linear in n (n log n at most).
  */
 NODISCARD status tokenizer_encode(const tokenizer *t, const char *text, size_t n, tokenizer_bos bos, bool parse_special, token_list *out, error *err);
 
@@ -61,7 +61,8 @@ typedef struct detokenizer {
     const tokenizer *t;
     char pending[16];
     size_t n_pending;
-    bool skip_special, started;
+    uint32_t n_strip;           /* characters that may still be stripped from the front */
+    bool skip_special, started; /* set started before the first id when the ids go on a text: nothing is then stripped from their front */
 } detokenizer;
 void detokenizer_init(detokenizer *d, const tokenizer *t, bool skip_special);
 /** Append what is certain; holds back an incomplete UTF-8 sequence. */

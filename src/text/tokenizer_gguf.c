@@ -74,7 +74,6 @@ static status read_tokens(builder *b) {
     return STATUS_OK;
 }
 
-/* The pool of texts moves while it grows, so the added tokens, which borrow from it, come last. */
 static status read_added_tokens(builder *b) {
     tokenizer *t = b->t;
     for (int32_t id = 0; id < t->v.n; id++) {
@@ -175,7 +174,7 @@ static status read_pre_tokenizer(builder *b, const pre_named **named) {
     if (!*named)
         return error_set(b->err, STATUS_UNSUPPORTED, "tokenizer: unknown pre-tokenizer '%.*s' (tokenizer.ggml.pre)", n < 100 ? (int)n : 100,
                          name);
-    if ((*named)->nfc) TRY(normalizer_add(&b->t->norm, NORMALIZER_NFC, b->err));
+    if ((*named)->nfc) TRY(normalizer_add(&b->t->norm, NORMALIZER_NFC, NULL, 0, b->err));
     return pre_named_add(*named, &b->t->pre, b->err);
 }
 

@@ -75,21 +75,24 @@ static status append_bytes(vocab *v, const char *s, size_t n, uint32_t *off, err
     return STATUS_OK;
 }
 
-/* The slot of a key, or the free slot where it belongs; SIZE_MAX when the probe runs too long. */
-static size_t find_slot(const vocab *v, const char *key, size_t n) {
-    size_t mask = v->n_slots - 1, i = (size_t)vocab_hash(key, n) & mask;
+/* The slot of a key, or the free slot where it belongs; SIZE_MAX when the probe runs too long. Reachable and hidden keys share the table.
+ */
+static size_t find_slot(const vocab *v, const char *key, size_t n, uint32_t which) {
+    uint64_t h = vocab_hash(key, n) ^ (which == VOCAB_HIDDEN ? 0x5555555555555555u : 0);
+    size_t mask = v->n_slots - 1, i = (size_t)h & mask;
     for (int probe = 0; probe < VOCAB_MAX_PROBES; probe++, i = (i + 1) & mask) {
         int32_t id = v->slots[i] - 1;
         if (id < 0) return i;
-        if (v->key_len[id] == n && memcmp(v->bytes + v->key_off[id], key, n) == 0) return i;
+        if ((v->attr[id] & which) && v->key_len[id] == n && memcmp(v->bytes + v->key_off[id], key, n) == 0) return i;
     }
     return SIZE_MAX;
 }
 
 status vocab_set(vocab *v, int32_t id, const char *key, size_t n, uint32_t attr, error *err) {
     size_t slot = SIZE_MAX;
-    if (attr & VOCAB_REACHABLE) {
-        slot = find_slot(v, key, n);
+    uint32_t which = attr & (VOCAB_REACHABLE | VOCAB_HIDDEN);
+    if (which) {
+        slot = find_slot(v, key, n, which);
         if (slot == SIZE_MAX) return error_set(err, STATUS_FORMAT, "tokenizer: token %d: too many tokens share a hash", id);
         if (v->slots[slot] > 0)
             return error_set(err, STATUS_FORMAT, "tokenizer: tokens %d and %d have the same text", v->slots[slot] - 1, id);
@@ -98,20 +101,29 @@ status vocab_set(vocab *v, int32_t id, const char *key, size_t n, uint32_t attr,
     v->key_len[id] = v->piece_len[id] = (uint32_t)n;
     v->piece_off[id] = v->key_off[id];
     v->attr[id] = (uint8_t)(attr | VOCAB_PRESENT);
-    if (attr & VOCAB_REACHABLE) {
-        v->slots[slot] = id + 1;
-        v->n_reachable++;
-    }
+    if (which) v->slots[slot] = id + 1;
+    if (attr & VOCAB_REACHABLE) v->n_reachable++;
     return STATUS_OK;
 }
 
 status vocab_set_piece(vocab *v, int32_t id, const char *piece, size_t n, error *err) {
+    uintptr_t at = (uintptr_t)piece, from = (uintptr_t)v->bytes;
+    if (at >= from && at - from < v->n_bytes) { /* a part of a text that is here already */
+        v->piece_off[id] = (uint32_t)(at - from);
+        v->piece_len[id] = (uint32_t)n;
+        return STATUS_OK;
+    }
     TRY(append_bytes(v, piece, n, &v->piece_off[id], err));
     v->piece_len[id] = (uint32_t)n;
     return STATUS_OK;
 }
 
 int32_t vocab_find(const vocab *v, const char *key, size_t n) {
-    size_t slot = find_slot(v, key, n);
+    size_t slot = find_slot(v, key, n, VOCAB_REACHABLE);
+    return slot == SIZE_MAX ? -1 : v->slots[slot] - 1;
+}
+
+int32_t vocab_find_hidden(const vocab *v, const char *key, size_t n) {
+    size_t slot = find_slot(v, key, n, VOCAB_HIDDEN);
     return slot == SIZE_MAX ? -1 : v->slots[slot] - 1;
 }

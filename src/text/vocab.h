@@ -17,7 +17,8 @@ enum {
     VOCAB_PRESENT = 1u << 0,   /* the id has a token */
     VOCAB_REACHABLE = 1u << 1, /* found by its key */
     VOCAB_SPECIAL = 1u << 2,   /* control: BOS, end of turn, ... */
-    VOCAB_ADDED = 1u << 3      /* matched in text before the model runs */
+    VOCAB_ADDED = 1u << 3,     /* matched in text before the model runs */
+    VOCAB_HIDDEN = 1u << 4     /* not reachable, but found by vocab_find_hidden */
 };
 
 enum { VOCAB_MAX_TOKENS = 1 << 24, VOCAB_MAX_PROBES = 8192 };
@@ -38,14 +39,17 @@ typedef struct vocab {
 NODISCARD status vocab_init(vocab *v, mem *m, size_t n, size_t room_bytes, error *err);
 void vocab_deinit(vocab *v);
 
-/** Give id (in range, not present) a key; its piece is the same. Reachable keys must be unique and not empty: STATUS_FORMAT names both ids.
+/** Give id (in range, not present) a key; its piece is the same. Reachable keys must be unique, and so must hidden
+ * ones among themselves: STATUS_FORMAT names both ids.
  */
 NODISCARD status vocab_set(vocab *v, int32_t id, const char *key, size_t n, uint32_t attr, error *err);
-/** Give id another piece. */
+/** Give id another piece, copied, or shared where it is part of a key. */
 NODISCARD status vocab_set_piece(vocab *v, int32_t id, const char *piece, size_t n, error *err);
 
 /** The reachable id of a key, or -1. */
 int32_t vocab_find(const vocab *v, const char *key, size_t n);
+/** The hidden id of a key, or -1. */
+int32_t vocab_find_hidden(const vocab *v, const char *key, size_t n);
 
 static inline const char *vocab_key(const vocab *v, int32_t id, size_t *n) {
     *n = v->key_len[id];
