@@ -34,8 +34,8 @@ static const hparam_row rows[] = {
     HPARAM(n_layers, HPARAM_COUNT, NULL, "block_count", 1, 1024, NAN, HPARAM_REQUIRED),
     HPARAM(n_kv_heads, HPARAM_COUNT, NULL, "attention.head_count_kv|=kv", 1, 64, 5, 0),
     HPARAM(norm_eps, HPARAM_NUMBER, NULL, "eps", 0, 1, NAN, HPARAM_REQUIRED),
-    HPARAM(rope_theta, HPARAM_NUMBER, NULL, "theta", 1, 1e9, 2.5, 0),
-    HPARAM(rope_type, HPARAM_TEXT, NULL, "rope.scaling.type", 0, 0, NAN, 0),
+    HPARAM(rope.theta, HPARAM_NUMBER, NULL, "theta", 1, 1e9, 2.5, 0),
+    HPARAM(rope.type, HPARAM_TEXT, NULL, "rope.scaling.type", 0, 0, NAN, 0),
     HPARAM(tie_embeddings, HPARAM_FLAG, NULL, "tied", 0, 1, NAN, 0),
     HPARAM(eos_id, HPARAM_COUNT, NULL, "=tokenizer.eos", 0, 1 << 24, NAN, HPARAM_FIRST),
     HPARAM(window, HPARAM_COUNT, "hf_only", NULL, 0, 1, 3, HPARAM_REQUIRED), /* this container never has it */
@@ -80,8 +80,8 @@ static void test_values(void **state) {
     assert_int_equal(h.n_layers, 30);
     assert_int_equal(h.n_kv_heads, 7);
     assert_true(h.norm_eps == 0.5);
-    assert_true(h.rope_theta == 10.0);
-    assert_string_equal(h.rope_type, "yarn");
+    assert_true(h.rope.theta == 10.0);
+    assert_string_equal(h.rope.type, "yarn");
     assert_int_equal(h.tie_embeddings, 1);
     assert_int_equal(h.eos_id, 2);
     assert_int_equal(h.window, 3); /* the row's default */
@@ -100,8 +100,8 @@ static void test_defaults(void **state) {
     assert_int_equal(read_all(write_least, &h), STATUS_OK);
     assert_int_equal(h.n_kv_heads, 5);
     assert_true(h.norm_eps == 1e-6);
-    assert_true(h.rope_theta == 2.5);
-    assert_string_equal(h.rope_type, init.rope_type);
+    assert_true(h.rope.theta == 2.5);
+    assert_string_equal(h.rope.type, init.rope.type);
     assert_int_equal(h.tie_embeddings, -1);
     assert_int_equal(h.eos_id, -1);
     done();
