@@ -580,6 +580,11 @@ class Bench(CliTest):
             self.assertAlmostEqual(r["bytes_per_token"], 1000000 / r["seqs"] + 100 * (40 + 3), places=2)
             self.assertAlmostEqual(r["bandwidth_share"] / (r["bytes_per_token"] * r["decode_tokens_per_s"]["median"] / got["read_bandwidth_gb_s"] / 1e9), 1, places=6)
 
+    def test_end_tokens_are_ignored(self):
+        """Ids of 8 x 300 out of 300 hold '!', after which the stand-in ends a text; a bench that ends early is an error."""
+        runs = self.bench("-p", "300", "-n", "300", "--seqs", "8", "-r", "2")["runs"]
+        self.assertEqual(len(runs), 1)
+
     def test_what_is_not_measured_is_null(self):
         only_decode = self.bench("-p", "0", "-n", "4", "-r", "1")["runs"][0]
         self.assertIsNone(only_decode["prefill_tokens_per_s"])
