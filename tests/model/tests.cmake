@@ -7,26 +7,32 @@ target_link_libraries(model_support PUBLIC hr_engine PkgConfig::JANSSON PkgConfi
 add_executable(check_fixture ${CMAKE_CURRENT_SOURCE_DIR}/model/check_fixture.c)
 target_link_libraries(check_fixture PRIVATE model_support)
 
-# headrace_fixture(NAME MODEL EXPECTED TOLERANCE)
+add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c) # the model layer alone, layer by layer
+target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
+
+# headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published])
 function(headrace_fixture name model expected tolerance)
-  add_test(NAME ${name} COMMAND check_fixture ${model} ${expected} ${tolerance})
-  set_tests_properties(${name} PROPERTIES LABELS model TIMEOUT 900)
+  add_test(NAME fixture_${name} COMMAND check_fixture ${model} ${expected} ${tolerance} ${ARGN})
+  set_tests_properties(fixture_${name} PROPERTIES LABELS model TIMEOUT 900)
+endfunction()
+
+# A folder as published, in both spellings of its configuration.
+function(headrace_fixture_folder name tolerance)
+  headrace_fixture(${name} ${fixtures}/${name} ${fixtures}/${name} ${tolerance})
+  headrace_fixture(${name}_published ${fixtures}/${name} ${fixtures}/${name} ${tolerance} published)
+  add_test(NAME hidden_${name} COMMAND check_hidden ${fixtures}/${name} ${tolerance})
+  set_tests_properties(hidden_${name} PROPERTIES LABELS model TIMEOUT 900)
 endfunction()
 
 set(fixtures ${CMAKE_CURRENT_SOURCE_DIR}/fixtures)
-headrace_fixture(fixture_llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${fixtures}/llama 2e-4)
+headrace_fixture(llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${fixtures}/llama 2e-4)
+foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
+  headrace_fixture_folder(${name} 2e-4)
+endforeach()
+headrace_fixture_folder(gemma4-ple 1e-3)
 
 add_executable(check_smollm2 ${CMAKE_CURRENT_SOURCE_DIR}/model/check_smollm2.c)
 target_link_libraries(check_smollm2 PRIVATE model_support)
 target_compile_definitions(check_smollm2 PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
 add_test(NAME check_smollm2 COMMAND check_smollm2)
 set_tests_properties(check_smollm2 PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
-
-# The model layer alone, layer by layer.
-add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c)
-target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
-foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
-  add_test(NAME hidden_${name} COMMAND check_hidden ${fixtures}/${name} 2e-4)
-endforeach()
-add_test(NAME hidden_gemma4-ple COMMAND check_hidden ${fixtures}/gemma4-ple 1e-3)
-set_tests_properties(hidden_llama hidden_mistral hidden_qwen2 hidden_qwen3 hidden_gemma3 hidden_gemma4-dense hidden_gemma4-ple PROPERTIES LABELS model TIMEOUT 900)
