@@ -35,6 +35,9 @@ typedef struct hparams {
     int64_t window;                         /* sliding window in tokens; 0 = none */
     int64_t bos_id, eos_id;                 /* -1 = none */
     int64_t n_experts, n_experts_used, n_ff_exp; /* mixture of experts; n_ff_exp 0 in the file: n_ff */
+    int64_t n_shared_experts, n_expert_groups, n_top_groups, n_dense_layers; /* n_dense_layers: the first ones have no experts */
+    double router_scaling;                  /* 0: 1 */
+    int64_t router_norm;                    /* 1: the chosen weights are divided by their sum; -1: not said */
 } hparams;
 
 typedef enum hparam_type { HPARAM_COUNT, HPARAM_NUMBER, HPARAM_TEXT, HPARAM_FLAG } hparam_type; /* int64_t, double, const char *, int64_t 0/1 */

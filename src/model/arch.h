@@ -25,6 +25,7 @@ typedef struct arch {
     const weight_row *weights;
     size_t n_weights;
     int n_slots;                   /* W_COMMON_COUNT, or more with private slots */
+    bool dense_beside_experts;     /* layers with experts have a dense MLP too */
     const char *const *ignore;     /* tensors that may be there and are not used */
 
     /** After the hyper-parameters are read: check what this family requires and fill layers and KV groups (model_layers_uniform and model_group_layers help). */

@@ -63,9 +63,9 @@ status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
     TRY(head_norm(c, q, W_Q_NORM, layer, hd));
     TRY(rotate(c, q, W_Q, layer, hd));
 
-    const vt_tensor q3 = vt_tensor_split_last(q, hd), o3 = vt_tensor_split_last(o, hd), no_sinks = {0};
+    const vt_tensor q3 = vt_tensor_split_last(q, hd), o3 = vt_tensor_split_last(o, hd);
     const vt_attention_params p = {.scale = li->attn_scale, .softcap = (float)m->hp.attn_softcap, .window = (int32_t)li->window};
-    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[li->kv_layer], &m->v_cache[li->kv_layer], &c->rows[li->kv_group], &no_sinks, p, c->err));
+    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[li->kv_layer], &m->v_cache[li->kv_layer], &c->rows[li->kv_group], model_weight(m, W_SINKS, layer), p, c->err));
 
     block_act b = block_act_of(o);
     TRY(block_linear(c, out, &b, model_weight(m, W_O, layer), model_weight(m, W_O_BIAS, layer)));

@@ -184,3 +184,43 @@ status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int 
     ws_release(c, mark);
     return STATUS_OK;
 }
+
+status block_moe_layer(block_ctx *c, int layer, vt_tensor x, const block_moe_params *p) {
+    model *m = c->m;
+    const size_t mark = ws_mark(c);
+    vt_tensor h, y, shared;
+    TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &h));
+    TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &y));
+    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+    TRY(p->attention != NULL ? p->attention(c, y, h, layer) : block_attention(c, y, h, layer));
+    TRY(block_add(c, x, y));
+    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
+    if (layer < m->hp.n_dense_layers) {
+        TRY(block_mlp(c, y, h, layer, BLOCK_SILU));
+    } else {
+        TRY(block_moe(c, y, h, h, layer, p));
+        if (model_weight(m, W_SHARED_GATE, layer)->n_dims != 0) {
+            TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &shared));
+            TRY(block_shared_expert(c, shared, h, layer));
+            TRY(block_add(c, y, shared));
+        }
+    }
+    TRY(block_add(c, x, y));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_shared_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
+    model *m = c->m;
+    const vt_tensor *gate_w = model_weight(m, W_SHARED_ROUTER, layer);
+    TRY(block_gated_mlp(c, out, x, layer, W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, model_weight(m, W_SHARED_GATE, layer)->dim[0], BLOCK_SILU));
+    if (gate_w->n_dims == 0) return STATUS_OK;
+    const size_t mark = ws_mark(c);
+    vt_tensor gate;
+    TRY(ws_take(c, VT_F32, c->n_rows, 1, &gate));
+    block_act a = block_act_of(x);
+    TRY(block_linear(c, gate, &a, gate_w, NULL));
+    TRY(vt_mul_sigmoid(c->q, &out, &out, &gate, c->err));
+    ws_release(c, mark);
+    return STATUS_OK;
+}

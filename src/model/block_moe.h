@@ -19,6 +19,7 @@ typedef struct block_moe_params {
     vt_router_params router;
     moe_activation activation;
     vt_swiglu_params swiglu; /* interleaved is set by the block from the weight's transform */
+    status (*attention)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* of block_moe_layer; NULL: block_attention */
 } block_moe_params;
 
 /** out[T, embd] = the weighted experts of x; the router sees x_router (W_ROUTER, W_ROUTER_BIAS; W_SELECT_BIAS selects only; W_EXPERT_SCALE). */
@@ -26,6 +27,12 @@ NODISCARD status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x
 
 /** A dense branch with weights of its own slots: out = down(act(gate x) * up x), n_ff wide. */
 NODISCARD status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act);
+
+/** out[T, embd] = the shared expert (W_SHARED_*), times the sigmoid of its own gate where there is one. */
+NODISCARD status block_shared_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
+
+/** One pre-norm layer, in place: x += attention(norm x); x += experts(norm x) (+ the shared expert), or a dense MLP in the first n_dense_layers. */
+NODISCARD status block_moe_layer(block_ctx *c, int layer, vt_tensor x, const block_moe_params *p);
 
 /* model_moe.c: what a model keeps for its experts. */
 

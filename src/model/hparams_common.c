@@ -52,5 +52,11 @@ const hparam_row model_common_hparams[] = {
     HPARAM(n_experts, HPARAM_COUNT, "num_experts|num_local_experts|n_routed_experts", "expert_count", 0, 65536, NAN, 0),
     HPARAM(n_experts_used, HPARAM_COUNT, "num_experts_per_tok|top_k_experts|experts_per_token", "expert_used_count", 0, 65536, NAN, 0),
     HPARAM(n_ff_exp, HPARAM_COUNT, "moe_intermediate_size|expert_intermediate_size", "expert_feed_forward_length", 1, 1 << 24, NAN, 0),
+    HPARAM(n_shared_experts, HPARAM_COUNT, "n_shared_experts", "expert_shared_count", 0, 64, NAN, 0),
+    HPARAM(n_expert_groups, HPARAM_COUNT, "n_group", "expert_group_count", 1, 65536, NAN, 0),
+    HPARAM(n_top_groups, HPARAM_COUNT, "topk_group", "expert_group_used_count", 1, 65536, NAN, 0),
+    HPARAM(n_dense_layers, HPARAM_COUNT, "first_k_dense_replace", "leading_dense_block_count", 0, HPARAM_MAX_LAYERS, NAN, 0),
+    HPARAM(router_scaling, HPARAM_NUMBER, "routed_scaling_factor", "expert_weights_scale", 0, 1e6, NAN, 0),
+    HPARAM(router_norm, HPARAM_FLAG, "norm_topk_prob", "expert_weights_norm", 0, 1, NAN, 0),
 };
 const size_t model_n_common_hparams = sizeof model_common_hparams / sizeof model_common_hparams[0];

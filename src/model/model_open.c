@@ -117,7 +117,9 @@ static int64_t dim_of(void *ctx, const char *symbol, size_t n, int layer) {
     if (is_symbol(symbol, n, "experts")) return h->n_experts;
     if (is_symbol(symbol, n, "ff_exp")) return h->n_ff_exp;
     if (is_symbol(symbol, n, "2ff_exp")) return 2 * h->n_ff_exp;
+    if (is_symbol(symbol, n, "ff_shared")) return h->n_shared_experts * h->n_ff_exp;
     if (li == NULL) return -1;
+    if (is_symbol(symbol, n, "heads")) return li->n_heads;
     if (is_symbol(symbol, n, "q")) return li->n_heads * li->head_dim;
     if (is_symbol(symbol, n, "kv")) return li->n_kv_heads * li->head_dim;
     if (is_symbol(symbol, n, "hd")) return li->head_dim;
@@ -128,6 +130,11 @@ static int64_t dim_of(void *ctx, const char *symbol, size_t n, int layer) {
 static bool row_applies(void *ctx, const weight_row *row, int layer) {
     const model *mo = ctx;
     if (row->slot == W_HEAD && mo->hp.tie_embeddings == 1) return false;
+    if (mo->hp.n_experts > 0 && layer >= 0) { /* the first layers may be dense; the others have experts instead */
+        const bool dense = layer < mo->hp.n_dense_layers, moe = row->slot >= W_ROUTER && row->slot <= W_SHARED_ROUTER;
+        const bool mlp = row->slot == W_GATE || row->slot == W_UP || row->slot == W_DOWN;
+        if ((dense && moe) || (!dense && mlp && !mo->arch->dense_beside_experts)) return false;
+    }
     return mo->arch->applies == NULL || mo->arch->applies(mo, row, layer);
 }
 
@@ -142,6 +149,7 @@ static status fill_weights(model *mo, error *err) {
             const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(layer + 1);
             if (b == NULL || W_IS_EXPERT(slot)) continue;
             mo->weights[i] = b->view;
+            if (slot == W_SINKS && b->info != NULL) mo->weights[i].dtype = VT_F32; /* widened by model_commit */
             mo->scales[i] = (struct model_scale){b->scale_view, {b->block_n, b->block_k}};
         }
     }

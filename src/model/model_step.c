@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "model/block_moe.h"
 
-enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256 };
+enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256, SINKS_MAX = 1024 };
 
 /* ---- one pass ---- */
 
@@ -107,6 +107,8 @@ static size_t on_device(const tensor_info *t) { return ((size_t)t->n_bytes + DEV
 /* Kernels read elements at addresses that their size divides, and blocks at even ones. A file may put a tensor at any byte. */
 static bool is_aligned(vt_dtype t, uint64_t address) { return address % (vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t)) == 0; }
 
+static size_t sinks_bytes(int64_t n) { return ((size_t)n * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
+
 static void count_one(model *mo, const tensor_info *t, bool read) {
     mo->plan_weight_bytes += on_device(t);
     if (source_is_mapped(mo->src) && !is_aligned(t->dtype, t->off)) mo->plan_copy_bytes += on_device(t);
@@ -122,6 +124,11 @@ static status count_weights(model *mo, error *err) {
         for (int l = -1; l < (int)mo->hp.n_layers; l++) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
             if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
+            if (slot == W_SINKS) {
+                mo->plan_weight_bytes += sinks_bytes(b->view.dim[0]);
+                mo->plan_copy_bytes += sinks_bytes(b->view.dim[0]);
+                continue;
+            }
             count_one(mo, b->info, slot == W_EMBED ? tied : !is_table(mo->arch, slot));
             if (b->scale != NULL) count_one(mo, b->scale, true);
             const vt_dtype q8 = vt_dtype_q8_activation(b->info->dtype);
@@ -170,6 +177,26 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
 
 /* ---- commit ---- */
 
+/* Sinks are used in F32 whatever they are stored in: a few numbers per layer, widened into the weight buffer. */
+static status commit_sinks(model *mo, const tensor_info *info, size_t *off, vt_tensor *t, error *err) {
+    const void *data;
+    float wide[SINKS_MAX];
+    if (t->dim[0] > SINKS_MAX) return error_set(err, STATUS_UNSUPPORTED, "model: %s has %lld heads; %d is the most", info->name, (long long)t->dim[0], SINKS_MAX);
+    TRY(source_data(mo->src, info, &data, err));
+    for (int64_t i = 0; i < t->dim[0]; i++) {
+        uint16_t h = 0;
+        if (info->dtype == VT_F32)
+            memcpy(&wide[i], (const char *)data + i * 4, 4);
+        else
+            memcpy(&h, (const char *)data + i * 2, 2);
+        if (info->dtype != VT_F32) wide[i] = info->dtype == VT_F16 ? vt_f16_to_f32(h) : vt_bf16_to_f32(h);
+    }
+    t->data = (char *)mo->weight_buf.data + *off;
+    *off += sinks_bytes(t->dim[0]);
+    const status rc = vt_copy(mo->queue, t->data, wide, (size_t)t->dim[0] * sizeof(float));
+    return rc == STATUS_OK ? vt_queue_sync(mo->queue) : error_set(err, rc, "model: copying %s to the device failed", info->name);
+}
+
 /* One tensor in place, or copied to *off of the weight buffer. */
 static status commit_tensor(model *mo, const tensor_info *info, bool alias, size_t *off, vt_tensor *t, error *err) {
     const void *data;
@@ -194,7 +221,7 @@ static status commit_weights(model *mo, bool alias, error *err) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
             if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
             const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(l + 1);
-            TRY(commit_tensor(mo, b->info, alias, &off, &mo->weights[i], err));
+            TRY(slot == W_SINKS ? commit_sinks(mo, b->info, &off, &mo->weights[i], err) : commit_tensor(mo, b->info, alias, &off, &mo->weights[i], err));
             if (b->scale != NULL) TRY(commit_tensor(mo, b->scale, alias, &off, &mo->scales[i].t, err));
         }
     }

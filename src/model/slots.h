@@ -16,6 +16,7 @@ typedef enum weight_slot {
     W_Q, W_K, W_V, W_O,
     W_Q_BIAS, W_K_BIAS, W_V_BIAS, W_O_BIAS,
     W_Q_NORM, W_K_NORM, /* over each head, or over the full width when that long */
+    W_SINKS,            /* [heads]: one more logit in each head's denominator */
     W_ATTN_POST_NORM,
     W_FFN_NORM,
     W_GATE, W_UP, W_DOWN,

@@ -56,6 +56,18 @@
     ROW_NORM(W_ATTN_POST_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", "embd", norm), \
     ROW_NORM(W_FFN_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", "embd", norm), \
     ROW_NORM(W_FFN_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", "embd", norm)
+
+/* Experts, one tensor each under `at` ("mlp.experts."), stacked in a GGUF. */
+#define ROW_EXPERT(slot, hf, gguf, shape) {slot, "model.layers.{l}." hf, "blk.{l}." gguf, shape, WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0}
+#define ROWS_EXPERTS(at, gate, up, down) \
+    ROW_EXPERT(W_EXP_GATE, at "{e}." gate ".weight", "ffn_gate_exps.weight", "experts,ff_exp,embd"), \
+    ROW_EXPERT(W_EXP_UP, at "{e}." up ".weight", "ffn_up_exps.weight", "experts,ff_exp,embd"), \
+    ROW_EXPERT(W_EXP_DOWN, at "{e}." down ".weight", "ffn_down_exps.weight", "experts,embd,ff_exp")
+
+#define ROWS_SHARED_EXPERT(at) \
+    ROW_MATRIX(W_SHARED_GATE, at "gate_proj.weight", "ffn_gate_shexp.weight", "ff_shared,embd", 0), \
+    ROW_MATRIX(W_SHARED_UP, at "up_proj.weight", "ffn_up_shexp.weight", "ff_shared,embd", 0), \
+    ROW_MATRIX(W_SHARED_DOWN, at "down_proj.weight", "ffn_down_shexp.weight", "embd,ff_shared", 0)
 /* clang-format on */
 
 #endif
