@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "model/block_moe.h"
 
 enum {
     PAGE_TOKENS = 16,
@@ -241,6 +242,14 @@ static status allocate_step(headrace_engine *e, error *err) {
     return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
 }
 
+static status attach_experts(headrace_engine *e, error *err) {
+    if (!e->model->moe->any) return STATUS_OK;
+    expert_store *store;
+    TRY(expert_store_resident_create(e->m, &e->model->moe->bank, e->queue, &store, err));
+    model_moe_attach(e->model, store);
+    return STATUS_OK;
+}
+
 static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     const uint64_t t0 = os_now_ns();
     TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
@@ -250,6 +259,7 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     TRY(open_device(e, c, err));
     TRY(plan_engine(e, c, err));
     TRY(model_commit(e->model, e->device, err));
+    TRY(attach_experts(e, err));
     TRY(allocate_kv(e, err));
     TRY(allocate_step(e, err));
     if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s shrank while it was loaded", source_path(e->src));
