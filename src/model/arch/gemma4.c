@@ -2,19 +2,20 @@
 /*
  * Gemma 4: Gemma 3's sandwich of norms (weights as they are), with full layers of another head size that may take keys for values, a norm without weight over values, proportional
  * rotary positions on full layers, attention without a scale, a scalar per layer and a soft cap on the logits. The last layers may read the cache of the last layer of their
- * kind that has one, with an MLP of double width. Per-layer embeddings, where there are any: a second table and a projection of the embedding give every layer an input of its own.
+ * kind that has one, with an MLP of double width. With experts, a mixture runs beside the MLP on the same input, each between norms of its own. Per-layer embeddings, where there are any: a second table and a projection of the embedding give every layer an input of its own.
  */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "model/block.h"
+#include "model/block_moe.h"
 #include "model/weight_rows.h"
 
 enum { PATTERN = 6 }; /* by default every sixth layer is full, and the last */
 
 enum slot {
     W_LAYER_SCALE = W_COMMON_COUNT,
+    W_ROUTER_NORM, W_EXPERTS_NORM, W_MLP_POST_NORM, W_EXPERTS_POST_NORM,
     W_PLE_TABLE, W_PLE_MODEL_PROJ, W_PLE_PROJ_NORM,
     W_PLE_GATE, W_PLE_PROJ, W_PLE_POST_NORM,
     SLOT_COUNT
@@ -51,6 +52,7 @@ static const hparam_row own_hparams[] = {
     HPARAM_IN(gemma4, ple_vocab, HPARAM_COUNT, "vocab_size_per_layer_input", NULL, 1, 1 << 24, NAN, 0),
 };
 
+#define EXPERTS (WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_OPTIONAL)
 /* clang-format off */
 static const weight_row weights[] = {
     ROWS_MODEL(WEIGHT_AS_IS),
@@ -61,6 +63,16 @@ static const weight_row weights[] = {
     ROWS_HEAD_NORM(WEIGHT_AS_IS),
     ROWS_MLP,
     {W_LAYER_SCALE, "model.layers.{l}.layer_scalar", "blk.{l}.layer_output_scale.weight", "1", WEIGHT_PER_LAYER | WEIGHT_OPTIONAL | WEIGHT_ELEMENT_TYPES, 0, 0},
+    ROW_BIAS(W_ROUTER_NORM, "router.scale", "ffn_gate_inp.scale", "embd", 0),
+    ROW_MATRIX(W_ROUTER, "router.proj.weight", "ffn_gate_inp.weight", "experts,embd", 0),
+    ROW_BIAS(W_EXPERT_SCALE, "router.per_expert_scale", "ffn_down_exps.scale", "experts", 0),
+    ROW_NORM(W_EXPERTS_NORM, "pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", "embd", 0),
+    ROW_NORM(W_MLP_POST_NORM, "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", "embd", 0),
+    ROW_NORM(W_EXPERTS_POST_NORM, "post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", "embd", 0),
+    {W_EXP_GATE_UP, "model.layers.{l}.experts.gate_up_proj", "blk.{l}.ffn_gate_up_exps.weight", "experts,2ff_exp,embd", EXPERTS, 0, 0},
+    {W_EXP_GATE, "model.layers.{l}.experts.{e}.gate_proj.weight", NULL, "experts,ff_exp,embd", EXPERTS, 0, 0},
+    {W_EXP_UP, "model.layers.{l}.experts.{e}.up_proj.weight", NULL, "experts,ff_exp,embd", EXPERTS, 0, 0},
+    {W_EXP_DOWN, "model.layers.{l}.experts.down_proj|model.layers.{l}.experts.{e}.down_proj.weight", "blk.{l}.ffn_down_exps.weight", "experts,embd,ff_exp", EXPERTS, 0, 0},
     {W_PLE_TABLE, "model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight", "ple vocab,ple all", WEIGHT_TABLE, 0, 0},
     {W_PLE_MODEL_PROJ, "model.per_layer_model_projection.weight", "per_layer_model_proj.weight", "ple all,embd", 0, 0, 0},
     {W_PLE_PROJ_NORM, "model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight", "ple", WEIGHT_ELEMENT_TYPES, 0, 0},
@@ -91,6 +103,7 @@ static int64_t dim(const model *m, const char *symbol, size_t n, int layer) {
 static bool applies(const model *m, const weight_row *row, int layer) {
     const gemma4 *own = m->priv;
     if (row->slot >= W_PLE_TABLE) return own->n_ple > 0;
+    if ((row->slot >= W_ROUTER && row->slot <= W_EXP_DOWN_BIAS) || row->slot >= W_ROUTER_NORM) return m->hp.n_experts > 0;
     if (row->slot != W_K && row->slot != W_V && row->slot != W_K_NORM) return true;
     if (m->layers[layer].kv_layer != layer) return false;
     return row->slot != W_V || !own->keys_are_values || m->layers[layer].kind != LAYER_FULL;
@@ -160,10 +173,10 @@ static status ignore_unused(model *m, int l, error *err) {
 
 static status configure(model *m, error *err) {
     const gemma4 *own = m->priv;
-    const hparams *h = &m->hp;
+    hparams *h = &m->hp;
     int32_t full, local;
     TRY(model_require_activation(m, "gelu_pytorch_tanh", err));
-    if (own->experts) return error_set(err, STATUS_UNSUPPORTED, "model: enable_moe_block is not implemented for gemma4");
+    if (source_container(m->src) == META_HF && !own->experts) h->n_experts = 0; /* the class's defaults name some */
     const char *text;
     size_t n;
     if (meta_as_string(model_find(m, "use_bidirectional_attention", NULL), &text, &n) && strcmp(text, "all") == 0) {
@@ -254,9 +267,47 @@ static status add_per_layer(block_ctx *c, int l, vt_tensor x) {
     return STATUS_OK;
 }
 
+/* The router sees the un-normed stream, brought to unit size and scaled per channel. */
+static status experts(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
+    static const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f}, .activation = MOE_GELU};
+    const size_t mark = ws_mark(c);
+    vt_tensor routed, h;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &routed));
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    TRY(block_norm(c, routed, x, W_ROUTER_NORM, l));
+    TRY(block_scale(c, routed, 1.0f / sqrtf((float)c->m->hp.n_embd)));
+    TRY(block_norm(c, h, x, W_EXPERTS_NORM, l));
+    TRY(block_moe(c, out, h, routed, l, &p));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+/* x += norm(attention(norm x)); x += norm(norm(mlp(norm x)) + norm(experts(norm x))). */
+static status layer_with_experts(block_ctx *c, int l, vt_tensor x) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h, dense, moe;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &dense));
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &moe));
+    TRY(block_norm(c, h, x, W_ATTN_NORM, l));
+    TRY(block_attention(c, dense, h, l));
+    TRY(block_norm(c, dense, dense, W_ATTN_POST_NORM, l));
+    TRY(block_add(c, x, dense));
+    TRY(block_norm(c, h, x, W_FFN_NORM, l));
+    TRY(block_mlp(c, dense, h, l, BLOCK_GELU));
+    TRY(block_norm(c, dense, dense, W_MLP_POST_NORM, l));
+    TRY(experts(c, moe, x, l));
+    TRY(block_norm(c, moe, moe, W_EXPERTS_POST_NORM, l));
+    TRY(block_add(c, dense, moe));
+    TRY(block_norm(c, dense, dense, W_FFN_POST_NORM, l));
+    TRY(block_add(c, x, dense));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
 static status layer(block_ctx *c, int l, vt_tensor x) {
     const gemma4 *own = c->m->priv;
-    TRY(block_sandwich_layer(c, l, x, BLOCK_GELU));
+    TRY(c->m->hp.n_experts > 0 ? layer_with_experts(c, l, x) : block_sandwich_layer(c, l, x, BLOCK_GELU));
     if (own->n_ple > 0) TRY(add_per_layer(c, l, x));
     return block_scale(c, x, own->layer_scale != NULL ? own->layer_scale[l] : 1.0f);
 }
@@ -276,6 +327,7 @@ const arch arch_gemma4 = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = SLOT_COUNT,
+    .dense_beside_experts = true,
     .configure = configure,
     .prepare = prepare,
     .dim = dim,

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Multi-head latent attention with the up-projections absorbed into query and output. */
+#include "model/block_mla.h"
+
+static status rotate(block_ctx *c, vt_tensor heads, int layer) {
+    const layer_info *li = &c->m->layers[layer];
+    const rope_spec *rope = &c->m->ropes[li->rope];
+    const vt_rope_params p = {.pairing = VT_ROPE_ADJACENT, .mscale = rope->mscale};
+    return vt_rope(c->q, &heads, &c->rows[li->kv_group].pos, &rope->inv_freq, p, c->err);
+}
+
+static status make_query(block_ctx *c, vt_tensor q, block_act *x, int layer, const block_mla_params *p) {
+    if (p->q_lora == 0) return block_linear(c, q, x, model_weight(c->m, W_Q, layer), NULL);
+    const size_t mark = ws_mark(c);
+    vt_tensor a;
+    TRY(ws_take(c, VT_F32, c->n_rows, p->q_lora, &a));
+    TRY(block_linear(c, a, x, model_weight(c->m, p->q_a, layer), NULL));
+    TRY(block_norm(c, a, a, p->q_a_norm, layer));
+    block_act b = block_act_of(a);
+    TRY(block_linear(c, q, &b, model_weight(c->m, p->q_b, layer), NULL));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+/* The step's rows [latent | rope] into the cache. */
+static status write_latent(block_ctx *c, block_act *x, int layer, const block_mla_params *p) {
+    model *m = c->m;
+    const size_t mark = ws_mark(c);
+    const int64_t width = p->kv_lora + p->rope;
+    vt_tensor kv;
+    TRY(ws_take(c, VT_F32, c->n_rows, width, &kv));
+    TRY(block_linear(c, kv, x, model_weight(m, p->kv_a, layer), NULL));
+    const vt_tensor latent = vt_tensor_slice(kv, 1, 0, p->kv_lora), key = vt_tensor_slice(kv, 1, p->kv_lora, p->rope), row = vt_tensor_split_last(kv, width);
+    TRY(block_norm(c, latent, latent, p->kv_a_norm, layer));
+    TRY(rotate(c, vt_tensor_split_last(key, p->rope), layer));
+    TRY(vt_kv_write(c->q, &m->k_cache[layer], &row, &c->rows[m->layers[layer].kv_group], c->err));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+/* Head h of kv_b: rows of W_uk [nope, latent] or of W_uv [value, latent]. */
+static vt_tensor up_projection(const block_ctx *c, int layer, const block_mla_params *p, int64_t h, bool value) {
+    const vt_tensor *w = model_weight(c->m, p->kv_b, layer);
+    const int64_t first = h * (p->nope + p->value);
+    return value ? vt_tensor_slice(*w, 0, first + p->nope, p->value) : vt_tensor_slice(*w, 0, first, p->nope);
+}
+
+/* Every head of q into the latent space, beside its rotated part. */
+static status absorb(block_ctx *c, vt_tensor into, vt_tensor q, int layer, const block_mla_params *p) {
+    const int64_t n_heads = c->m->layers[layer].n_heads, width = p->kv_lora + p->rope, head = p->nope + p->rope;
+    for (int64_t h = 0; h < n_heads; h++) {
+        const vt_tensor plain = vt_tensor_slice(q, 1, h * head, p->nope), rotated = vt_tensor_slice(q, 1, h * head + p->nope, p->rope);
+        const vt_tensor to = vt_tensor_slice(into, 1, h * width, p->kv_lora), beside = vt_tensor_slice(into, 1, h * width + p->kv_lora, p->rope);
+        const vt_tensor up = up_projection(c, layer, p, h, false);
+        TRY(vt_matmul_kn(c->q, &to, &plain, &up, c->err));
+        TRY(vt_mul_scalar(c->q, &beside, &rotated, 1.0f, c->err));
+    }
+    return STATUS_OK;
+}
+
+status block_mla(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_mla_params *p) {
+    model *m = c->m;
+    const layer_info *li = &m->layers[layer];
+    const size_t mark = ws_mark(c);
+    const int64_t n_heads = li->n_heads, head = p->nope + p->rope, width = p->kv_lora + p->rope;
+    vt_tensor q, wide, got, values;
+    TRY(ws_take(c, VT_F32, c->n_rows, n_heads * head, &q));
+    TRY(ws_take(c, VT_F32, c->n_rows, n_heads * width, &wide));
+    TRY(ws_take(c, VT_F32, c->n_rows, n_heads * width, &got));
+    TRY(ws_take(c, VT_F32, c->n_rows, n_heads * p->value, &values));
+    block_act a = block_act_of(x);
+    TRY(make_query(c, q, &a, layer, p));
+    TRY(write_latent(c, &a, layer, p));
+    TRY(rotate(c, vt_tensor_slice(vt_tensor_split_last(q, head), 2, p->nope, p->rope), layer));
+    TRY(absorb(c, wide, q, layer, p));
+
+    const vt_tensor q3 = vt_tensor_split_last(wide, width), o3 = vt_tensor_split_last(got, width), no_sinks = {0};
+    const vt_attention_params ap = {.scale = li->attn_scale};
+    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[layer], &m->k_cache[layer], &c->rows[li->kv_group], &no_sinks, ap, c->err));
+
+    for (int64_t h = 0; h < n_heads; h++) {
+        const vt_tensor latent = vt_tensor_slice(got, 1, h * width, p->kv_lora), to = vt_tensor_slice(values, 1, h * p->value, p->value);
+        const vt_tensor up = up_projection(c, layer, p, h, true);
+        TRY(vt_matmul_bt(c->q, &to, &latent, &up, c->err));
+    }
+    block_act b = block_act_of(values);
+    TRY(block_linear(c, out, &b, model_weight(m, W_O, layer), NULL));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
