@@ -11,7 +11,28 @@ bool code_point_is_space(uint32_t c) {
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+bool code_point_is_stranger(uint32_t c) {
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+#define RANGE(first, last) {first, last},
+#include "text/unicode_after_9.def"
+#undef RANGE
+    };
+    size_t low = 0, high = sizeof ranges / sizeof ranges[0];
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (ranges[mid].last < c)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < sizeof ranges / sizeof ranges[0] && c >= ranges[low].first;
+}
+
 bool code_point_is_mark(uint32_t c) {
+    if (code_point_is_stranger(c)) return false;
+    if (c == 0x1cf2 || c == 0x1cf3) return true; /* became letters later */
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
 }
@@ -39,7 +60,22 @@ bool code_point_is_word(uint32_t c) {
     }
 }
 
-uint32_t code_point_lower(uint32_t c) { return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c); }
+uint32_t code_point_lower(uint32_t c) {
+    static const struct {
+        uint32_t first, last;
+        int32_t step;
+    } ranges[] = {
+#define RANGE(first, last, set)
+#define LOWER(first, last, step) {first, last, step},
+#include "text/unicode_since_14.def"
+#undef RANGE
+#undef LOWER
+    };
+    uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    for (size_t i = 0; low == c && i < sizeof ranges / sizeof ranges[0]; i++)
+        if (c >= ranges[i].first && c <= ranges[i].last) return (uint32_t)((int32_t)c + ranges[i].step);
+    return low;
+}
 
 uint32_t code_point_before(const char *text, size_t at, size_t *start) {
     size_t i = at - 1;

@@ -8,7 +8,9 @@
 #include <stdint.h>
 
 bool code_point_is_space(uint32_t cp);  /* White_Space */
-bool code_point_is_mark(uint32_t cp);   /* general category M */
+bool code_point_is_mark(uint32_t cp); /* general category M, by Unicode 9 */
+/** Assigned after Unicode 9, and newer normal forms do something with it: to the published normal forms it is a stranger. */
+bool code_point_is_stranger(uint32_t cp);
 bool code_point_is_word(uint32_t cp);   /* \w of UTS 18: alphabetic, marks, decimal digits, connectors, joiners */
 uint32_t code_point_lower(uint32_t cp); /* simple mapping */
 

@@ -80,7 +80,7 @@ static void put(textbuf *out, uint32_t cp) {
     textbuf_add(out, c, utf8_encode(cp, c));
 }
 
-static status normal_form(normalizer_scratch *s, normalizer_kind kind, const char *text, size_t n, textbuf *out, error *err) {
+static status known_normal_form(normalizer_scratch *s, normalizer_kind kind, const char *text, size_t n, textbuf *out, error *err) {
     utf8proc_option_t options = UTF8PROC_STABLE;
     options |= kind == NORMALIZER_NFC || kind == NORMALIZER_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
     if (kind == NORMALIZER_NFKC || kind == NORMALIZER_NFKD) options |= UTF8PROC_COMPAT;
@@ -104,6 +104,23 @@ static status normal_form(normalizer_scratch *s, normalizer_kind kind, const cha
         for (utf8proc_ssize_t i = 0; i < len; i++) put(out, (uint32_t)s->code_points[i]);
         return STATUS_OK;
     }
+}
+
+/* The published normal forms know Unicode 9. Younger code points neither decompose nor combine there: text is normalized between them. */
+static status normal_form(normalizer_scratch *s, normalizer_kind kind, const char *text, size_t n, textbuf *out, error *err) {
+    size_t done = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp = 0;
+        len = 1;
+        if ((unsigned char)text[i] < 0x80) continue;
+        len = utf8_decode(text + i, n - i, &cp);
+        if (len == 0) len = 1;
+        if (!code_point_is_stranger(cp)) continue;
+        if (i > done) TRY(known_normal_form(s, kind, text + done, i - done, out, err));
+        textbuf_add(out, text + i, len);
+        done = i + len;
+    }
+    return n > done ? known_normal_form(s, kind, text + done, n - done, out, err) : STATUS_OK;
 }
 
 static status replace(const normalizer_step *step, normalizer_scratch *s, const char *text, size_t n, textbuf *out, error *err) {

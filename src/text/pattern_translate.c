@@ -44,8 +44,10 @@ static const struct {
     char set[4];
 } since_14[] = {
 #define RANGE(first, last, set) {first, last, set},
+#define LOWER(first, last, step)
 #include "text/unicode_since_14.def"
 #undef RANGE
+#undef LOWER
 };
 
 /* Ranges of a general category of one or two letters, or of a script. */
