@@ -58,6 +58,7 @@ void case_begin(check_case *c, const vt_row *row, uint64_t seed) {
     c->row = row;
     c->call = (vt_call){.size = sizeof(vt_call), .op = row->op, .sig = row->sig};
     c->n = 0;
+    c->n_out = 1;
     c->special = false;
     c->by_row = 0;
     c->n_rows = 0;
@@ -153,8 +154,10 @@ void case_freeze(check_case *c) {
 }
 
 void case_restore(check_case *c) {
-    slot *s = &c->slots[0];
-    memcpy(s->watched, s->image, (size_t)(s->watched_end - s->watched));
+    for (int i = 0; i < c->n_out; i++) {
+        slot *s = &c->slots[i];
+        memcpy(s->watched, s->image, (size_t)(s->watched_end - s->watched));
+    }
 }
 
 /* A device with memory of its own: the watched bytes of each slot go there and come back, and the call sees the device's addresses. */
@@ -216,52 +219,93 @@ static bool untouched(const slot *s, const uint8_t *from, const uint8_t *to) {
     return to <= from || memcmp(from, s->image + (from - s->watched), (size_t)(to - from)) == 0;
 }
 
+/* Bytes of output i that are no elements. */
+static const char *output_damage(const check_case *c, int i, char *text, size_t n) {
+    const slot *s = &c->slots[i];
+    const vt_tensor *t = &c->t[i];
+    const uint8_t *from = s->watched;
+    for (int64_t r = 0; vt_tensor_elems(t) != 0 && r < tensor_rows(t); r++) { /* rows ascend in memory: case_add lays them out so */
+        const uint8_t *row = tensor_row_at(t, r);
+        if (!untouched(s, from, row)) {
+            snprintf(text, n, "bytes before row %lld of output %d changed", (long long)r, i);
+            return text;
+        }
+        from = row + row_bytes(t);
+    }
+    if (untouched(s, from, s->watched_end)) return NULL;
+    snprintf(text, n, "bytes behind output %d changed", i);
+    return text;
+}
+
 const char *case_damage(check_case *c, char *text, size_t n) {
-    for (int i = 1; i < c->n; i++) {
+    for (int i = 0; i < c->n_out; i++)
+        if (output_damage(c, i, text, n)) return text;
+    for (int i = c->n_out; i < c->n; i++) {
         if (c->t[i].data == c->t[0].data && c->t[i].n_dims) continue;
         if (untouched(&c->slots[i], c->slots[i].watched, c->slots[i].watched_end)) continue;
         snprintf(text, n, "input %d or a canary beside it changed", i);
         return text;
     }
-    const slot *s = &c->slots[0];
-    const uint8_t *from = s->watched;
-    if (vt_tensor_elems(&c->t[0]) != 0) { /* rows ascend in memory: case_add lays them out so */
-        for (int64_t r = 0; r < tensor_rows(&c->t[0]); r++) {
-            const uint8_t *row = tensor_row_at(&c->t[0], r);
-            if (!untouched(s, from, row)) {
-                snprintf(text, n, "bytes before row %lld of the output changed", (long long)r);
-                return text;
-            }
-            from = row + row_bytes(&c->t[0]);
-        }
-    }
-    if (untouched(s, from, s->watched_end)) return NULL;
-    snprintf(text, n, "bytes behind the output changed");
-    return text;
+    return NULL;
 }
 
-size_t case_output_bytes(const check_case *c) { return (size_t)(c->slots[0].watched_end - c->slots[0].watched); }
-void case_copy_output(const check_case *c, uint8_t *to) { memcpy(to, c->slots[0].watched, case_output_bytes(c)); }
+static size_t watched_bytes(const slot *s) { return (size_t)(s->watched_end - s->watched); }
 
-bool case_same_bits(const check_case *c, const uint8_t *saved, char *text, size_t n) {
-    const vt_tensor *t = &c->t[0];
+size_t case_output_bytes(const check_case *c) {
+    size_t n = 0;
+    for (int i = 0; i < c->n_out; i++) n += watched_bytes(&c->slots[i]);
+    return n;
+}
+
+void case_copy_output(const check_case *c, uint8_t *to) {
+    for (int i = 0; i < c->n_out; i++) {
+        memcpy(to, c->slots[i].watched, watched_bytes(&c->slots[i]));
+        to += watched_bytes(&c->slots[i]);
+    }
+}
+
+/* Whether two elements or blocks are the same but for what their NaN carries. */
+static bool both_nan(vt_dtype t, const uint8_t *a, const uint8_t *b, double *x, double *y) {
+    size_t elem = vt_dtype_block_bytes(t);
+    double u[256], v[256];
+    if (t == VT_I32) {
+        int32_t i, j;
+        memcpy(&i, a, sizeof i);
+        memcpy(&j, b, sizeof j);
+        *x = i;
+        *y = j;
+        return false;
+    }
+    decode_row(t, a, vt_dtype_block_elems(t), u);
+    decode_row(t, b, vt_dtype_block_elems(t), v);
+    *x = u[0];
+    *y = v[0];
+    return isnan(u[0]) && isnan(v[0]) && (!vt_dtype_is_block(t) || memcmp(a + 4, b + 4, elem - 4) == 0);
+}
+
+static bool same_output(const check_case *c, int i, const uint8_t *saved, char *text, size_t n) {
+    const vt_tensor *t = &c->t[i];
     if (vt_tensor_elems(t) == 0) return true;
     size_t elem = vt_dtype_block_bytes(t->dtype);
     int64_t per_row = (int64_t)(row_bytes(t) / elem);
     for (int64_t r = 0; r < tensor_rows(t); r++) {
-        const uint8_t *now = tensor_row_at(t, r), *then = saved + (now - c->slots[0].watched);
+        const uint8_t *now = tensor_row_at(t, r), *then = saved + (now - c->slots[i].watched);
         if (memcmp(now, then, row_bytes(t)) == 0) continue;
-        for (int64_t i = 0; i < per_row; i++) {
-            const uint8_t *a = now + (size_t)i * elem, *b = then + (size_t)i * elem;
-            if (memcmp(a, b, elem) == 0) continue;
-            double x[256], y[256];
-            decode_row(t->dtype, a, vt_dtype_block_elems(t->dtype), x);
-            decode_row(t->dtype, b, vt_dtype_block_elems(t->dtype), y);
-            bool scales_only = !vt_dtype_is_block(t->dtype) || memcmp(a + 4, b + 4, elem - 4) == 0;
-            if (isnan(x[0]) && isnan(y[0]) && scales_only) continue;
-            snprintf(text, n, "row %lld, element or block %lld: %.9g here, %.9g there", (long long)r, (long long)i, x[0], y[0]);
+        for (int64_t j = 0; j < per_row; j++) {
+            const uint8_t *a = now + (size_t)j * elem, *b = then + (size_t)j * elem;
+            double x, y;
+            if (memcmp(a, b, elem) == 0 || both_nan(t->dtype, a, b, &x, &y)) continue;
+            snprintf(text, n, "output %d row %lld, element or block %lld: %.9g here, %.9g there", i, (long long)r, (long long)j, x, y);
             return false;
         }
+    }
+    return true;
+}
+
+bool case_same_bits(const check_case *c, const uint8_t *saved, char *text, size_t n) {
+    for (int i = 0; i < c->n_out; i++) {
+        if (!same_output(c, i, saved, text, n)) return false;
+        saved += watched_bytes(&c->slots[i]);
     }
     return true;
 }

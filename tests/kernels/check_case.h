@@ -43,7 +43,7 @@ typedef struct check_case {
     vt_queue *queue;
     vt_call call;
     vt_tensor t[CASE_SLOTS]; /* call.t points here; data is the host's address */
-    int n;
+    int n, n_out;            /* the first n_out are outputs */
     bool special;       /* NaN and infinities among the inputs: bits are compared, expected values are not */
     uint32_t by_row;    /* tensors that are sliced together to run one row alone */
     int64_t n_rows;     /* 0: cannot be sliced */
@@ -86,7 +86,7 @@ status case_run(check_case *c, vt_kernel_fn *fn, pool *threads, error *err);
 status case_run_alone(check_case *c, vt_kernel_fn *fn, error *err);
 /** NULL, or what is wrong: an input or a byte that is no element of the output changed. */
 const char *case_damage(check_case *c, char *text, size_t n);
-/** The output's watched bytes; same_bits treats any two NaN as equal. */
+/** The outputs' watched bytes; same_bits treats any two NaN as equal. */
 size_t case_output_bytes(const check_case *c);
 void case_copy_output(const check_case *c, uint8_t *to);
 bool case_same_bits(const check_case *c, const uint8_t *saved, char *text, size_t n);
@@ -104,6 +104,6 @@ typedef struct check_op {
 
 const check_op *check_op_of(vt_op op);
 extern const check_op check_matmul_bt, check_matmul_bt_alpha_beta, check_quantize_rows, check_gather_rows, check_rms_norm, check_rope,
-    check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_softcap;
+    check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled, check_matmul_kn, check_router_topk, check_moe_combine, check_swiglu_clamp_and_mul, check_mul_sigmoid, check_softcap;
 
 #endif

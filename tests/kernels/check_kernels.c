@@ -28,10 +28,16 @@ static void on_fault(int sig) {
 }
 
 const check_op *check_op_of(vt_op op) {
-    static const check_op *const ops[] = {
-        &check_matmul_bt, &check_matmul_bt_alpha_beta, &check_quantize_rows, &check_gather_rows,  &check_rms_norm,   &check_rope,
-        &check_kv_write,  &check_paged_attention,      &check_silu_and_mul,  &check_gelu_and_mul, &check_mul_scalar, &check_add,
-        &check_softcap};
+    static const check_op *const ops[] = {&check_matmul_bt,     &check_matmul_bt_alpha_beta,
+                                          &check_quantize_rows, &check_gather_rows,
+                                          &check_rms_norm,      &check_rope,
+                                          &check_kv_write,      &check_paged_attention,
+                                          &check_silu_and_mul,  &check_gelu_and_mul,
+                                          &check_mul_scalar,    &check_add,
+                                          &check_softcap,       &check_matmul_bt_scaled,
+                                          &check_matmul_kn,     &check_router_topk,
+                                          &check_moe_combine,   &check_swiglu_clamp_and_mul,
+                                          &check_mul_sigmoid};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (ops[i]->op == op) return ops[i];
     return NULL;

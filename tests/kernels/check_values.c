@@ -29,6 +29,18 @@ static double decode_bf16(uint16_t h) {
     return h & 0x8000 ? -v : v;
 }
 
+static double decode_f8_e4m3(uint8_t v) {
+    int exponent = v >> 3 & 15, fraction = v & 7;
+    double x = (v & 127) == 127 ? (double)NAN : exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+    return v & 128 ? -x : x;
+}
+
+static double decode_f4_e2m1(int v) {
+    int exponent = v >> 1 & 3, fraction = v & 1;
+    double x = exponent ? ldexp(2 + fraction, exponent - 2) : fraction * 0.5;
+    return v & 8 ? -x : x;
+}
+
 /* Nibble i of a 16-byte group of 32: the low halves first. */
 static int nibble(const uint8_t *q, int i) { return i < 16 ? q[i] % 16 : q[i - 16] / 16; }
 
@@ -41,7 +53,7 @@ static int q6(const uint8_t *ql, const uint8_t *qh, int e) {
 }
 
 static void decode_block(vt_dtype t, const uint8_t *p, double *out, bool magnitude) {
-    double d = decode_f16(u16_at(p));
+    double d = t == VT_F4_E2M1 ? 0.0 : decode_f16(u16_at(p));
     switch ((int)t) {
     case VT_Q4_0:
         for (int i = 0; i < 32; i++) out[i] = d * (nibble(p + 2, i) - 8);
@@ -62,12 +74,33 @@ static void decode_block(vt_dtype t, const uint8_t *p, double *out, bool magnitu
     case VT_Q8_A32:
         for (int i = 0; i < 32; i++) out[i] = (double)f32_at(p) * (int8_t)p[8 + i];
         break;
+    case VT_F4_E2M1:
+        out[0] = decode_f4_e2m1(p[0] % 16);
+        out[1] = decode_f4_e2m1(p[0] / 16);
+        break;
     default: /* VT_Q8_A256 */
         for (int i = 0; i < 256; i++) out[i] = (double)f32_at(p) * (int8_t)p[36 + i];
         break;
     }
     if (magnitude)
         for (int i = 0; i < vt_dtype_block_elems(t); i++) out[i] = fabs(out[i]);
+}
+
+static double decode_element(vt_dtype t, const uint8_t *p) {
+    switch ((int)t) {
+    case VT_F32:
+        return (double)f32_at(p);
+    case VT_F16:
+        return decode_f16(u16_at(p));
+    case VT_BF16:
+        return decode_bf16(u16_at(p));
+    case VT_F8_E4M3:
+        return decode_f8_e4m3(p[0]);
+    case VT_F8_E8M0:
+        return p[0] == 255 ? (double)NAN : ldexp(1.0, p[0] - 127);
+    default:
+        return (double)NAN;
+    }
 }
 
 static void decode(vt_dtype t, const uint8_t *p, int64_t n, double *out, bool magnitude) {
@@ -77,7 +110,7 @@ static void decode(vt_dtype t, const uint8_t *p, int64_t n, double *out, bool ma
         if (block > 1)
             decode_block(t, p, out + i, magnitude);
         else
-            out[i] = t == VT_F32 ? (double)f32_at(p) : t == VT_F16 ? decode_f16(u16_at(p)) : decode_bf16(u16_at(p));
+            out[i] = decode_element(t, p);
         if (magnitude && block == 1) out[i] = fabs(out[i]);
     }
 }
@@ -90,8 +123,14 @@ static void put(uint8_t *p, const void *v, size_t n) { memcpy(p, v, n); }
 /* A normal half between 2^-9 and 1 in magnitude. */
 static uint16_t random_scale(rng *r) { return (uint16_t)((rng_next(r) & 0x83FF) | (uint64_t)(6 + rng_below(r, 9)) << 10); }
 
-static void fill_float(vt_dtype t, uint8_t *p, double v) {
+static void fill_float(rng *r, vt_dtype t, uint8_t *p, double v) {
     float f = (float)v;
+    if (t == VT_F8_E4M3 || t == VT_F8_E8M0) { /* any byte; no NaN unless v is one */
+        uint8_t byte = (uint8_t)rng_next(r), nan = t == VT_F8_E4M3 ? 0x7F : 0xFF;
+        if ((byte & nan) == nan) byte = 0;
+        *p = isnan(v) ? nan : t == VT_F8_E8M0 ? (uint8_t)(120 + byte % 16) : byte;
+        return;
+    }
     uint16_t h = t == VT_F16 ? vt_f32_to_f16(f) : vt_f32_to_bf16(f);
     if (t == VT_F32)
         put(p, &f, sizeof f);
@@ -149,7 +188,7 @@ void case_fill(check_case *c, int index, double scale) {
                 const double odd[] = {(double)NAN, (double)INFINITY, -(double)INFINITY, 3e38, -3e38, 1e-40, -1e-45, -0.0};
                 v = odd[rng_below(&c->r, 8)];
             }
-            fill_float(t->dtype, p, v);
+            fill_float(&c->r, t->dtype, p, v);
         }
     }
 }
