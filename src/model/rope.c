@@ -120,6 +120,7 @@ status model_add_rope(model *mo, const rope_hparams *h, int64_t n_dims, int32_t 
     if (t.inv == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for a rotary table");
     rope_hparams full = *h;
     if (full.original_ctx == 0) full.original_ctx = mo->hp.n_ctx_train;
+    if (full.factor <= 0 && strcmp(h->type, "yarn") == 0 && full.original_ctx > 0) full.factor = (double)mo->hp.n_ctx_train / (double)full.original_ctx;
     plain(t.inv, t.n, h->theta, n_rot);
     TRY(types[type].scale(&t, &full, err));
     const int32_t index = mo->n_ropes++;
