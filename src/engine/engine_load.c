@@ -137,7 +137,7 @@ static void plan_rest(headrace_engine *e) {
     const size_t tables = (3 * rows + (size_t)p->max_head_rows + (size_t)mo->n_groups * seqs * pages) * sizeof(int32_t);
     p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + mo->plan_workspace_bytes + tables + slack;
     p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + rows * sizeof(int32_t) + (host ? 0 : (size_t)p->max_head_rows * vocab * sizeof(float)) + slack;
-    p->bytes[MEM_WEIGHTS] = host ? (source_is_mapped(e->src) ? 0 : mo->plan_weight_bytes + slack + 128 * source_n_tensors(e->src)) : mo->plan_weight_bytes + slack;
+    p->bytes[MEM_WEIGHTS] = host ? (source_is_mapped(e->src) ? (mo->plan_copy_bytes > 0 ? mo->plan_copy_bytes + slack : 0) : mo->plan_weight_bytes + slack + 128 * source_n_tensors(e->src)) : mo->plan_weight_bytes + slack;
     p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;
     p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + 1024 * 1024;
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
- * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published]: with the last word the folder MODEL is loaded with its config.published.json. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped]: the folder MODEL with its config.published.json, or as part of a larger model. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
  */
 #include "model/model_support.h"
 
@@ -11,7 +11,7 @@ enum { MAX_PROMPTS = 16 };
 
 static const char *model_path, *expected_dir;
 static double tolerance;
-static bool published;
+static bool published, wrapped;
 static support_folder folder;
 static long n_values;
 
@@ -25,10 +25,9 @@ typedef struct answers {
 } answers;
 
 static int load_answers(void **state) {
-    if (published) {
-        folder = support_published(model_path);
-        model_path = folder.path;
-    }
+    if (published) folder = support_published(model_path);
+    if (wrapped) folder = support_wrapped(model_path, "model.language_model.", "");
+    if (published || wrapped) model_path = folder.path;
     answers *a = calloc(1, sizeof *a);
     char path[512];
     snprintf(path, sizeof path, "%s/expected.json", expected_dir);
@@ -58,7 +57,7 @@ static int free_answers(void **state) {
         free(a->logits[i]);
     }
     free(a);
-    if (published) support_folder_remove(&folder);
+    if (published || wrapped) support_folder_remove(&folder);
     return 0;
 }
 
@@ -191,8 +190,9 @@ static void prompts_encode_alike(void **state) {
 
 int main(int argc, char **argv) {
     published = argc == 5 && strcmp(argv[4], "published") == 0;
-    if (argc != 4 && !published) {
-        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published]\n");
+    wrapped = argc == 5 && strcmp(argv[4], "wrapped") == 0;
+    if (argc != 4 && !published && !wrapped) {
+        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped]\n");
         return 2;
     }
     model_path = argv[1];

@@ -208,6 +208,17 @@ static void the_published_spelling_agrees(void **state) {
     support_folder_remove(&folder);
 }
 
+/* As part of a larger model, under both prefixes that are published, at any byte of the file. */
+static void a_wrapped_model_agrees(void **state) {
+    (void)state;
+    static const char *const prefixes[][2] = {{"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+    for (size_t i = 0; model_file == NULL && i < 2; i++) {
+        support_folder folder = support_wrapped(fixture, prefixes[i][0], prefixes[i][1]);
+        check_model(folder.path);
+        support_folder_remove(&folder);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 3 && argc != 4) {
         fprintf(stderr, "usage: check_hidden FIXTURE TOLERANCE [MODEL]\n");
@@ -216,6 +227,6 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     tolerance = atof(argv[2]);
     model_file = argc == 4 ? argv[3] : NULL;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_layer_agrees), cmocka_unit_test(the_published_spelling_agrees)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_layer_agrees), cmocka_unit_test(the_published_spelling_agrees), cmocka_unit_test(a_wrapped_model_agrees)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

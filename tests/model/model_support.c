@@ -158,18 +158,93 @@ static void link_file(const support_folder *f, const char *fixture, const char *
     if (realpath(relative, target) == NULL || symlink(target, link) != 0) fail_msg("%s cannot be linked as %s", relative, link);
 }
 
-support_folder support_published(const char *fixture) {
-    support_folder f;
-    const char *base = getenv("TMPDIR");
-    snprintf(f.path, sizeof f.path, "%s/headrace-published-XXXXXX", base != NULL && strlen(base) < 150 ? base : "/tmp");
-    assert_non_null(mkdtemp(f.path));
+static void link_others(const support_folder *f, const char *fixture, const char *but, const char *and_but) {
     DIR *d = opendir(fixture);
     if (d == NULL) fail_msg("%s cannot be listed", fixture);
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] != '.' && strcmp(e->d_name, "config.json") != 0 && strcmp(e->d_name, "config.published.json") != 0) link_file(&f, fixture, e->d_name, e->d_name);
+        if (e->d_name[0] != '.' && strcmp(e->d_name, but) != 0 && strcmp(e->d_name, and_but) != 0) link_file(f, fixture, e->d_name, e->d_name);
     }
     closedir(d);
+}
+
+static support_folder folder_of(const char *what) {
+    support_folder f;
+    const char *base = getenv("TMPDIR");
+    snprintf(f.path, sizeof f.path, "%s/headrace-%s-XXXXXX", base != NULL && strlen(base) < 150 ? base : "/tmp", what);
+    assert_non_null(mkdtemp(f.path));
+    return f;
+}
+
+support_folder support_published(const char *fixture) {
+    support_folder f = folder_of("published");
+    link_others(&f, fixture, "config.json", "config.published.json");
     link_file(&f, fixture, "config.published.json", "config.json");
+    return f;
+}
+
+/* The header with other names, and two tensors more, whose data is behind the others'. */
+static json_t *wrap_names(const json_t *header, const char *prefix, const char *head_prefix, size_t n_data) {
+    static const char *const more[] = {"model.vision_tower.encoder.layer.0.weight", "mtp.layers.0.input_layernorm.weight"};
+    json_t *out = json_object(), *t;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)header, key, t) {
+        char name[512];
+        const bool head = strncmp(key, "lm_head.", 8) == 0, inner = strncmp(key, "model.", 6) == 0;
+        snprintf(name, sizeof name, "%s%s", head ? head_prefix : inner ? prefix : "", inner ? key + 6 : key);
+        json_object_set(out, name, t);
+    }
+    for (size_t i = 0; i < 2; i++, n_data += 4) {
+        json_object_set_new(out, more[i], json_pack("{s:s, s:[i], s:[I, I]}", "dtype", "BF16", "shape", 2, "data_offsets", (json_int_t)n_data, (json_int_t)n_data + 4));
+    }
+    return out;
+}
+
+static void write_wrapped_tensors(const char *from, const char *to, const char *prefix, const char *head_prefix) {
+    FILE *f = fopen(from, "rb"), *g = fopen(to, "wb");
+    uint64_t n;
+    assert_true(f != NULL && g != NULL);
+    assert_int_equal(fread(&n, sizeof n, 1, f), 1);
+    char *text = malloc(n);
+    assert_int_equal(fread(text, 1, n, f), n);
+    json_t *header = json_loadb(text, n, 0, NULL);
+    free(text);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const size_t n_data = (size_t)ftell(f) - 8 - n;
+    char *data = calloc(1, n_data + 8);
+    assert_int_equal(fseek(f, (long)(8 + n), SEEK_SET), 0);
+    assert_int_equal(fread(data, 1, n_data, f), n_data);
+    json_t *wrapped = wrap_names(header, prefix, head_prefix, n_data);
+    char *out = json_dumps(wrapped, JSON_COMPACT);
+    const size_t len = strlen(out);
+    n = len | 1; /* an odd length puts every tensor at an odd byte */
+    assert_int_equal(fwrite(&n, sizeof n, 1, g), 1);
+    assert_int_equal(fwrite(out, 1, len, g), len);
+    if (n > len) fputc(' ', g);
+    assert_int_equal(fwrite(data, 1, n_data + 8, g), n_data + 8);
+    free(out);
+    free(data);
+    json_decref(wrapped);
+    json_decref(header);
+    fclose(f);
+    assert_int_equal(fclose(g), 0);
+}
+
+support_folder support_wrapped(const char *fixture, const char *prefix, const char *head_prefix) {
+    support_folder f = folder_of("wrapped");
+    link_others(&f, fixture, "config.json", "model.safetensors");
+    char from[PATH_MAX], to[PATH_MAX];
+    snprintf(from, sizeof from, "%s/config.json", fixture);
+    snprintf(to, sizeof to, "%s/config.json", f.path);
+    json_t *text = json_load_file(from, 0, NULL);
+    const char *name = json_string_value(json_array_get(json_object_get(text, "architectures"), 0));
+    const char *whole = strncmp(name, "Gemma", 5) != 0 ? name : strncmp(name, "Gemma3", 6) == 0 ? "Gemma3ForConditionalGeneration" : "Gemma4ForConditionalGeneration";
+    json_t *config = json_pack("{s:[s], s:s, s:O, s:{s:i, s:i}}", "architectures", whole, "model_type", "whole", "text_config", text, "vision_config", "hidden_size", 7, "num_hidden_layers", 1);
+    assert_int_equal(json_dump_file(config, to, 0), 0);
+    json_decref(config);
+    json_decref(text);
+    snprintf(from, sizeof from, "%s/model.safetensors", fixture);
+    snprintf(to, sizeof to, "%s/model.safetensors", f.path);
+    write_wrapped_tensors(from, to, prefix, head_prefix);
     return f;
 }
 

@@ -60,6 +60,11 @@ typedef struct support_folder {
     char path[256];
 } support_folder;
 support_folder support_published(const char *fixture);
+/**
+ * A folder of its own with the fixture as part of a larger model: configuration below text_config, `model.` in the tensors' names replaced by `prefix`, `head_prefix` before lm_head,
+ * and tensors of a vision tower and of a predictor of further tokens.
+ */
+support_folder support_wrapped(const char *fixture, const char *prefix, const char *head_prefix);
 void support_folder_remove(const support_folder *f);
 
 /** Environment variable, or NULL. */

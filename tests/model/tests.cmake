@@ -10,7 +10,7 @@ target_link_libraries(check_fixture PRIVATE model_support)
 add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c) # the model layer alone, layer by layer
 target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
 
-# headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published])
+# headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published|wrapped])
 function(headrace_fixture name model expected tolerance)
   add_test(NAME fixture_${name} COMMAND check_fixture ${model} ${expected} ${tolerance} ${ARGN})
   set_tests_properties(fixture_${name} PROPERTIES LABELS model TIMEOUT 900)
@@ -30,6 +30,7 @@ foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
   headrace_fixture_folder(${name} 2e-4)
 endforeach()
 headrace_fixture_folder(gemma4-ple 1e-3)
+headrace_fixture(gemma3_wrapped ${fixtures}/gemma3 ${fixtures}/gemma3 2e-4 wrapped)
 
 # The same fixtures rewritten as GGUF (tools/fixture_to_gguf.py).
 foreach(name qwen2 qwen3)
