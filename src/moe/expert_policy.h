@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The eviction policy, pure: which slot to give up. Scores decay by step and grow by use; ties go to the least recently used, then to the lower slot. Protected slots (leased or being
- * filled) are never chosen. No I/O, no allocation after init, no time: traces replay exactly.
+ * The eviction policy, pure: which slot to give up. Protected slots (leased or being filled) are never chosen. No I/O, no allocation after create, no time: traces replay exactly.
+ *
+ *   LRU          the least recently used
+ *   DECAY        the lowest score: +1 for each use, times 0.98 for each step; ties go to the least recently used
+ *   LAYER_QUOTA  each layer seen so far may hold an equal part of the slots: a layer at its quota gives up its own least recently used slot, one below it takes from the layers above
+ *                theirs. Under a cycle of layers that does not fit, LRU gives up exactly what comes next; this keeps a part of every layer
+ *
+ * A slot is in use while it holds an expert or is protected. A victim costs a scan of the slots; everything else is constant time.
  */
 #ifndef HEADRACE_MOE_EXPERT_POLICY_H
 #define HEADRACE_MOE_EXPERT_POLICY_H
@@ -20,14 +26,24 @@ void expert_policy_destroy(expert_policy *p);
 int32_t expert_policy_find(const expert_policy *p, int32_t layer, int32_t expert);
 /** A use of a held expert. */
 void expert_policy_touch(expert_policy *p, int32_t slot);
-/** A slot for (layer, expert): a free one, or the victim, whose key is forgotten (*evicted true). -1: everything is protected or beyond `limit` slots in use. */
-int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, bool *evicted);
-/** Forget what a slot holds (a failed fill, a smaller budget). */
+/**
+ * A slot for (layer, expert), counted as a use: first victims are given up until fewer than `limit` slots are in use, then a free one is taken. *n_evicted is raised by the number of
+ * victims, also when the result is -1: everything in use is protected, or the limit is below 1.
+ */
+int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted);
+/** Give up victims until at most `limit` slots are in use, or only protected ones are; returns how many. */
+int32_t expert_policy_shrink(expert_policy *p, int32_t limit);
+/** Forget what a slot holds (a failed fill). A protected one stays in use, empty, until its protection ends. */
 void expert_policy_forget(expert_policy *p, int32_t slot);
 void expert_policy_protect(expert_policy *p, int32_t slot, bool on); /* counts: on and off must pair */
 /** One more step has ended: scores decay. */
 void expert_policy_step(expert_policy *p);
 int32_t expert_policy_used(const expert_policy *p);
+int32_t expert_policy_n_protected(const expert_policy *p);
+/** What a slot holds; layer -1: nothing. */
+void expert_policy_holds(const expert_policy *p, int32_t slot, int32_t *layer, int32_t *expert);
+/** Bytes that create allocates, with the allocator's overhead. SIZE_MAX: too many. */
+size_t expert_policy_bytes(int32_t n_slots, int32_t n_layers, int32_t max_experts);
 /** Walks the invariants; for debug builds and simulation. */
 bool expert_policy_check(const expert_policy *p);
 
