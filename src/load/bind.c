@@ -75,31 +75,31 @@ static bool expand(const char *p, size_t n, int layer, int expert, char *out) {
     return true;
 }
 
-static const tensor_info *find_wrapped(const binder *k, const char *name) {
+static const tensor_info *find_wrapped(const source *s, const char *name) {
     char other[NAME_BYTES];
     for (size_t i = 0; i < sizeof wrappers / sizeof wrappers[0]; i++) {
         size_t n = strlen(wrappers[i].from);
         if (strncmp(name, wrappers[i].from, n) != 0) continue;
         int len = snprintf(other, sizeof other, "%s%s", wrappers[i].to, name + n);
         if (len < 0 || len >= NAME_BYTES) continue;
-        const tensor_info *t = source_find(k->s, other);
+        const tensor_info *t = source_find(s, other);
         if (t != NULL) return t;
     }
     return NULL;
 }
 
-static const tensor_info *find_named(const binder *k, const char *name) {
-    const tensor_info *t = source_find(k->s, name);
-    return t == NULL && source_container(k->s) == META_HF ? find_wrapped(k, name) : t;
+static const tensor_info *find_named(const source *s, const char *name) {
+    const tensor_info *t = source_find(s, name);
+    return t == NULL && source_container(s) == META_HF ? find_wrapped(s, name) : t;
 }
 
 /* The tensor of the first alternative that is there; *per_expert: that its name has an {e}. */
-static const tensor_info *find_tensor(const binder *k, const char *alternatives, int layer, int expert, bool *per_expert) {
+static const tensor_info *find_tensor(const source *s, const char *alternatives, int layer, int expert, bool *per_expert) {
     char name[NAME_BYTES];
     for (const char *p = alternatives;;) {
         size_t n = strcspn(p, "|");
         if (expand(p, n, layer, expert, name)) {
-            const tensor_info *t = find_named(k, name);
+            const tensor_info *t = find_named(s, name);
             const char *e = strstr(p, "{e}");
             *per_expert = e != NULL && e < p + n;
             if (t != NULL) return t;
@@ -107,6 +107,11 @@ static const tensor_info *find_tensor(const binder *k, const char *alternatives,
         if (p[n] == '\0') return NULL;
         p += n + 1;
     }
+}
+
+const tensor_info *bind_find(const source *s, const char *alternatives) {
+    bool per_expert;
+    return find_tensor(s, alternatives, 0, 0, &per_expert);
 }
 
 /* '*' stands for any run of characters. */
@@ -333,7 +338,7 @@ static status bind_experts(binder *k, const weight_row *row, const char *names, 
     if (list == NULL) return STATUS_NO_MEMORY;
     for (int e = 0; e < (int)n_experts; e++) {
         bool per_expert;
-        const tensor_info *t = find_tensor(k, names, layer, e, &per_expert);
+        const tensor_info *t = find_tensor(k->s, names, layer, e, &per_expert);
         if (t == NULL) {
             report_missing(k, names, layer, e);
             continue;
@@ -349,7 +354,7 @@ static status bind_row(binder *k, const weight_row *row, int layer) {
     if (k->opt->applies != NULL && !k->opt->applies(k->opt->dim_ctx, row, layer)) return STATUS_OK;
     if (names == NULL) return STATUS_OK;
     bool per_expert;
-    const tensor_info *t = find_tensor(k, names, layer, 0, &per_expert);
+    const tensor_info *t = find_tensor(k->s, names, layer, 0, &per_expert);
     if (t == NULL) {
         if ((row->flags & WEIGHT_OPTIONAL) == 0) report_missing(k, names, layer, 0);
         return STATUS_OK;

@@ -67,6 +67,9 @@ typedef struct bind_options {
     bool (*applies)(void *ctx, const weight_row *row, int layer);
 } bind_options;
 
+/** The tensor that a row's names find ("{l}" is layer 0), as bind_weights looks for it; NULL when absent. */
+const tensor_info *bind_find(const source *s, const char *alternatives);
+
 NODISCARD status bind_weights(mem *m, source *s, const bind_options *opt, binding **out, textbuf *report);
 void binding_destroy(binding *b);
 /** Borrowed; layer -1 for rows that are not per layer. */

@@ -63,17 +63,8 @@ static int64_t vocab_from_table(const model *mo) {
         const weight_row *row = &mo->arch->weights[i];
         const char *name = container == META_GGUF ? row->gguf : row->hf;
         if (row->slot != W_EMBED || name == NULL) continue;
-        for (const char *alt = name; alt != NULL;) {
-            char one[256];
-            const char *bar = strchr(alt, '|');
-            const size_t n = bar != NULL ? (size_t)(bar - alt) : strlen(alt);
-            if (n >= sizeof one) return 0;
-            memcpy(one, alt, n);
-            one[n] = '\0';
-            const tensor_info *t = source_find(mo->src, one);
-            if (t != NULL && t->n_dims == 2) return t->dim[0];
-            alt = bar != NULL ? bar + 1 : NULL;
-        }
+        const tensor_info *t = bind_find(mo->src, name);
+        if (t != NULL && t->n_dims == 2) return t->dim[0];
     }
     return 0;
 }
@@ -203,6 +194,10 @@ static status bind(model *mo, textbuf *report, error *err) {
     };
     if (bo.ignore == NULL) return STATUS_NO_MEMORY;
     TRY(bind_weights(mo->m, mo->src, &bo, &mo->binding, report));
+    if (mo->hp.tie_embeddings == 0 && binding_get(mo->binding, W_HEAD, -1)->info == NULL) {
+        textbuf_addf(report, "lm_head.weight: missing in %s, and tie_word_embeddings is false\n", source_path(mo->src));
+        return STATUS_FORMAT;
+    }
     return fill_weights(mo, err);
 }
 

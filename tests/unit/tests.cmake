@@ -19,6 +19,7 @@ foreach(test dtype tensor math op_check refusal dispatch plugin runtime)
 endforeach()
 # model
 headrace_test(test_model_rope unit hr_model hr_vt_cpu hr_vt hr_base)
+headrace_test(test_model_open unit hr_model test_support hr_vt_cpu hr_vt hr_base)
 # engine
 foreach(test requests steps threads)
   headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)
