@@ -23,6 +23,7 @@ void hparams_init(hparams *h) {
         .rope = rope,
         .rope_window = rope,
         .tie_embeddings = -1,
+        .router_norm = -1,
         .bos_id = -1,
         .eos_id = -1,
     };

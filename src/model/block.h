@@ -13,6 +13,7 @@ struct block_ctx {
     vt_queue *q;
     int32_t n_rows;
     vt_rows rows[STEP_MAX_GROUPS]; /* per KV group */
+    vt_recurrent_rows recurrent;
     error *err;
 };
 

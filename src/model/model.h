@@ -44,6 +44,13 @@ typedef struct ignored_name {
     char pattern[];
 } ignored_name;
 
+/** A recurrent state: F32 [sequence slots, n_elems], zero at position 0 of whatever sequence holds the slot. */
+typedef struct model_state {
+    int64_t n_elems;
+    vt_tensor t;
+} model_state;
+enum { MODEL_STATES_PER_LAYER = 2 };
+
 typedef enum act_mode { ACT_AUTO, ACT_F32, ACT_Q8 } act_mode;
 
 /** For checking: sees the residual stream after the embedding (layer 0) and after each layer (1 ...), when the device is done with it. */
@@ -90,6 +97,10 @@ struct model {
     struct model_scale { vt_tensor t; vt_scale_params p; } *scales; /* beside weights: FP8 and MXFP4; t.n_dims 0 = none */
     int32_t scale_block_n, scale_block_k; /* of two-dimensional FP8 scales; 0: not said */
     struct model_moe *moe;  /* block_moe.h */
+    model_state *states;    /* [n_layers * MODEL_STATES_PER_LAYER]; n_elems 0: none */
+    size_t plan_state_bytes;
+    vt_buffer state_buf;
+    vt_tensor seg_slot;     /* of the step */
     vt_tensor *k_cache, *v_cache; /* [n_layers], set by model_set_cache */
 
     vt_recorder recorder;

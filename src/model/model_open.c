@@ -276,7 +276,8 @@ status model_open(mem *m, source *src, model **out, error *err) {
         mo->layers = arena_calloc(mo->arena, (size_t)mo->hp.n_layers, sizeof *mo->layers);
         mo->k_cache = arena_calloc(mo->arena, (size_t)mo->hp.n_layers, sizeof *mo->k_cache);
         mo->v_cache = arena_calloc(mo->arena, (size_t)mo->hp.n_layers, sizeof *mo->v_cache);
-        if (mo->layers == NULL || mo->k_cache == NULL || mo->v_cache == NULL) {
+        mo->states = arena_calloc(mo->arena, (size_t)mo->hp.n_layers * MODEL_STATES_PER_LAYER, sizeof *mo->states);
+        if (mo->layers == NULL || mo->states == NULL || mo->k_cache == NULL || mo->v_cache == NULL) {
             rc = error_set(err, STATUS_NO_MEMORY, "model: no memory for %lld layers", (long long)mo->hp.n_layers);
             goto fail;
         }
@@ -341,6 +342,7 @@ size_t model_page_bytes(const model *mo, int group) {
 void model_close(model *mo) {
     if (mo == NULL) return;
     model_moe_close(mo);
+    vt_buffer_free(&mo->state_buf);
     vt_buffer_free(&mo->workspace);
     vt_buffer_free(&mo->meta_buf);
     vt_buffer_free(&mo->weight_buf);

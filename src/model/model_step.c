@@ -12,6 +12,11 @@ enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256, SINKS_MAX = 1024 };
 
 static void make_ctx(model *mo, vt_queue *q, int32_t n_rows, int32_t n_segments, int32_t max_pages, error *err, block_ctx *c) {
     *c = (block_ctx){.m = mo, .q = q, .n_rows = n_rows, .err = err};
+    c->recurrent = (vt_recurrent_rows){
+        .pos = vt_tensor_slice(mo->pos, 0, 0, n_rows),
+        .row_seg = vt_tensor_slice(mo->row_seg, 0, 0, n_rows),
+        .seg_slot = vt_tensor_slice(mo->seg_slot, 0, 0, n_segments),
+    };
     for (int32_t g = 0; g < mo->n_groups; g++) {
         c->rows[g] = (vt_rows){
             .pos = vt_tensor_slice(mo->pos, 0, 0, n_rows),
@@ -63,13 +68,14 @@ static status run_head(block_ctx *c, const vt_tensor *rows, vt_tensor *logits) {
 /* Where the step's integers live in the meta buffer; data stays NULL while planning. */
 static size_t lay_out_meta(model *mo, vt_device_id dev, char *base) {
     size_t off = 0;
-    struct { vt_tensor *t; int64_t d0, d1; } parts[4 + STEP_MAX_GROUPS] = {
+    struct { vt_tensor *t; int64_t d0, d1; } parts[5 + STEP_MAX_GROUPS] = {
         {&mo->ids, mo->opt.max_rows, 0},
         {&mo->pos, mo->opt.max_rows, 0},
         {&mo->row_seg, mo->opt.max_rows, 0},
         {&mo->head_rows, mo->opt.max_head_rows, 0},
+        {&mo->seg_slot, mo->opt.max_segments, 0},
     };
-    int n_parts = 4;
+    int n_parts = 5;
     for (int32_t g = 0; g < mo->n_groups; g++, n_parts++) {
         parts[n_parts].t = &mo->pages[g];
         parts[n_parts].d0 = mo->opt.max_segments;
@@ -84,6 +90,18 @@ static size_t lay_out_meta(model *mo, vt_device_id dev, char *base) {
     return off;
 }
 
+/* Recurrent states, one after the other, a row per sequence slot. */
+static size_t lay_out_states(model *mo, vt_device_id dev, char *base) {
+    size_t off = 0;
+    for (int64_t i = 0; i < mo->hp.n_layers * MODEL_STATES_PER_LAYER; i++) {
+        model_state *st = &mo->states[i];
+        if (st->n_elems == 0) continue;
+        st->t = vt_tensor_2d(base != NULL ? base + off : NULL, VT_F32, dev, mo->opt.max_segments, st->n_elems);
+        off += ((size_t)(mo->opt.max_segments * st->n_elems) * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+    }
+    return off;
+}
+
 static void place_for_plan(model *mo, vt_device_id dev) {
     for (int32_t r = 0; r < mo->n_ropes; r++) mo->ropes[r].inv_freq = vt_tensor_1d(NULL, VT_F32, dev, mo->ropes[r].n_rot / 2);
     for (int l = 0; l < (int)mo->hp.n_layers; l++) {
@@ -91,6 +109,7 @@ static void place_for_plan(model *mo, vt_device_id dev) {
         const vt_tensor cache = vt_tensor_4d(NULL, mo->opt.kv_dtype, dev, 1, g->n_kv_heads, mo->opt.page_tokens, g->head_dim);
         model_set_cache(mo, l, cache, cache);
     }
+    (void)lay_out_states(mo, dev, NULL);
     const size_t n = (size_t)mo->arch->n_slots * ((size_t)mo->hp.n_layers + 1);
     for (size_t i = 0; i < n; i++) mo->weights[i].device = mo->scales[i].t.device = dev;
 }
@@ -172,6 +191,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     mo->planning = false;
     TRY(rc);
     mo->plan_workspace_bytes = mo->ws_peak;
+    mo->plan_state_bytes = lay_out_states(mo, queue->device, NULL);
     return vt_can_run_all(queue, mo->recorder.needs, mo->recorder.n, err);
 }
 
@@ -270,6 +290,11 @@ status model_commit(model *mo, vt_device *device, error *err) {
         const size_t bytes = (size_t)mo->opt.max_head_rows * (size_t)mo->hp.n_vocab * sizeof(float);
         TRY(mem_alloc_named(mo->m, MEM_STAGING, bytes, "logits on the host", &mo->host_logits, err));
     }
+    if (mo->plan_state_bytes > 0) {
+        TRY(vt_buffer_alloc(device, MEM_KV, mo->plan_state_bytes, "recurrent states", &mo->state_buf, err));
+        (void)lay_out_states(mo, dev, mo->state_buf.data);
+        TRY(vt_fill(mo->queue, mo->state_buf.data, 0, mo->plan_state_bytes));
+    }
     TRY(commit_weights(mo, host, err));
     TRY(commit_ropes(mo, err));
     TRY(model_moe_commit(mo, err));
@@ -289,6 +314,8 @@ static status upload_step(model *mo, const step *s) {
         for (int32_t r = 0; r < s->segments[i].n_rows; r++) mo->meta_host[s->segments[i].first_row + r] = i;
     }
     TRY(upload_i32(mo, &mo->row_seg, mo->meta_host, n));
+    for (int32_t i = 0; i < s->n_segments; i++) mo->meta_host[i] = s->segments[i].seq_slot; /* no more segments than rows */
+    TRY(upload_i32(mo, &mo->seg_slot, mo->meta_host, (size_t)s->n_segments));
     for (int32_t g = 0; g < mo->n_groups; g++) TRY(upload_i32(mo, &mo->pages[g], s->pages[g], (size_t)s->n_segments * (size_t)s->max_pages));
     return STATUS_OK;
 }

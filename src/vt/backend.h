@@ -65,6 +65,7 @@ typedef struct vt_call {
         vt_scale_params scale;
         vt_router_params router;
         vt_swiglu_params swiglu;
+        vt_gated_delta_params gated_delta;
         float scalar;
     } p;
 } vt_call;

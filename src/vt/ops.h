@@ -144,4 +144,25 @@ NODISCARD status vt_mul_sigmoid(vt_queue *q, const vt_tensor *out, const vt_tens
 /** out = cap * tanh(x / cap), cap > 0; tanh(u) = 1 - 2 / (exp(2u) + 1) with vt_expf. F32. out may be x. */
 NODISCARD status vt_softcap(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float cap, error *err);
 
+/**
+ * Recurrent ops go through a segment's rows token by token and keep a state per slot: `seg_slot` I32 [n_segs] is the slot of each segment. A row with pos 0 starts from a zero state, whatever
+ * the slot held. The result of a row depends on its sequence alone: not on chunking, batch or threads.
+ *
+ * out[t,c] = silu(sum over j = 0 .. K-1 ascending, by fma, of w[c,j] * x[t-K+1+j, c]), silu as vt_silu_and_mul; inputs before position 0 are 0. x, out F32 [T,C]; w [C,K] F32, F16 or BF16;
+ * state F32 [slots, C * (K - 1)]: the last K - 1 inputs of each channel, oldest first. out may be x's place only if they are the same view; here they must be apart.
+ */
+typedef struct vt_recurrent_rows { vt_tensor pos, row_seg, seg_slot; } vt_recurrent_rows;
+NODISCARD status vt_causal_conv_silu(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *state, const vt_tensor *w, const vt_recurrent_rows *rows, error *err);
+
+/**
+ * The gated delta rule (Yang et al. 2024), one head h of n_v value heads at a time, its key head h / (n_v / n_k):
+ *   q, k = x / sqrt(sum x^2 + 1e-6); q *= 1 / sqrt(d_k);  g = exp(decay * softplus(a + dt_bias)), decay = -exp(a_log) (a_is_decay: a_log itself);  beta = 1 / (1 + exp(-b))
+ *   S = S * g;  m = S^T k;  S = S + k (x) ((v - m) * beta);  out = S^T q
+ * qkv F32 [T, 2 n_k d_k + n_v d_v]: all of q, all of k, all of v; a, b F32 [T, n_v]; a_log, dt_bias [n_v] of one dtype, F32, F16 or BF16; state F32 [slots, n_v * d_k * d_v], d_v
+ * innermost; out F32 [T, n_v * d_v]. Sums over d_k ascending by fma; exp is vt_expf, softplus(x) = x above 20, else log1pf(expf(x)).
+ */
+typedef struct vt_gated_delta_params { int32_t n_k, d_k, n_v, d_v; bool a_is_decay; } vt_gated_delta_params;
+NODISCARD status vt_gated_delta(vt_queue *q, const vt_tensor *out, const vt_tensor *qkv, const vt_tensor *a, const vt_tensor *b, const vt_tensor *a_log, const vt_tensor *dt_bias,
+                                const vt_tensor *state, const vt_recurrent_rows *rows, vt_gated_delta_params p, error *err);
+
 #endif
