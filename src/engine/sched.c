@@ -164,11 +164,11 @@ static int32_t prompt_pages(const sched *s, const sequence *q, int32_t g) {
 
 static int32_t held_pages(const kv_table *t, int32_t g) { return t->n_pages - t->first[g]; }
 
-/* Room for the rest of q's tokens, for what the running prompts still need, and for a page more of each that runs. */
+/* Room for the rest of q's tokens, for what the running prompts still need, and for a page more of every fourth that runs: a decode needs one every page_tokens steps. */
 static bool has_room(const sched *s, const sequence *q) {
     for (int32_t g = 0; g < s->kv->opt.n_groups; g++) {
         if (!s->kv->opt.groups[g].paged) continue;
-        int64_t need = prompt_pages(s, q, g) - held_pages(&q->kv, g) + s->running.n;
+        int64_t need = prompt_pages(s, q, g) - held_pages(&q->kv, g) + (s->running.n + 3) / 4;
         for (const sequence *r = s->running.first; r != NULL; r = r->next) {
             const int32_t more = prompt_pages(s, r, g) - held_pages(&r->kv, g);
             if (more > 0) need += more;

@@ -10,7 +10,7 @@
  * most its own chunk; then waiting ones are admitted in order of rank. While prompts run or one could be admitted, one row is kept back from the decodes (with max_rows = 1 they take turns).
  *
  * Pages grow as rows are computed. When a group has none left, cached ones are evicted; then the running sequence of the worst rank is preempted: it gives up its pages and waits again,
- * keeping its tokens, and is computed anew later (from what the prefix cache still knows). Admission wants pages for the whole prompt and one more for each running sequence.
+ * keeping its tokens, and is computed anew later (from what the prefix cache still knows). Admission wants pages for the whole prompt and one more for every fourth running sequence.
  *
  * No starvation. Let W = 2 * (ceil(max_seqs / max(1, max_rows - 1)) + 1). (1) A running decode gets a row, or is preempted, within W steps; so does the running prompt of the best rank.
  * (2) The running sequence of the best rank is never preempted, so it ends within W * (rows that it still needs) steps once no prompt of better rank runs. (3) The first of the waiting is

@@ -6,7 +6,7 @@
  */
 #include "model/model_support.h"
 
-enum { MAX_PROMPTS = 16, MAX_NEW = 24, MAX_REQUESTS = 9, KINDS = 2, SCHEDULES_PER_ENGINE = 25 };
+enum { MAX_PROMPTS = 16, MAX_NEW = 40, MAX_REQUESTS = 9, KINDS = 2, SCHEDULES_PER_ENGINE = 10 };
 
 static const char *model_path, *expected_dir;
 static int n_schedules;
@@ -34,7 +34,7 @@ static support_prompt prompts[MAX_PROMPTS];
 static int n_prompts;
 static record reference[KINDS][MAX_PROMPTS][3]; /* by index of the answer */
 static int32_t n_vocab;
-static long n_rows_compared, n_tokens_compared, n_preempted, n_hit, n_cancelled;
+static long n_rows_compared, n_tokens_compared, n_preempted, n_hit, n_cancelled, n_refused;
 
 static headrace_request request_of(record *r) {
     headrace_request q = HEADRACE_REQUEST_INIT;
@@ -138,9 +138,9 @@ static int teardown(void **state) {
 
 static headrace_engine *random_engine(uint64_t bytes_per_token) {
     char kv[32], rows[16], seqs[16], threads[2] = {(char)('1' + rnd(3)), '\0'};
-    /* the longest sequence needs 8 pages of 16; in two of three engines there is hardly more */
-    snprintf(kv, sizeof kv, "%llu", (unsigned long long)(rnd(3) == 0 ? 0 : bytes_per_token * 16 * (9 + rnd(8))));
-    snprintf(rows, sizeof rows, "%u", rnd(4) == 0 ? 1 + rnd(3) : 2 + rnd(90));
+    /* the longest sequence needs 8 pages of 16, behind windows 2; in two of three engines there is hardly more, or not even that */
+    snprintf(kv, sizeof kv, "%llu", (unsigned long long)(rnd(3) == 0 ? 0 : bytes_per_token * 16 * (2 + rnd(13))));
+    snprintf(rows, sizeof rows, "%u", rnd(2) == 0 ? 1 + rnd(8) : 2 + rnd(90));
     snprintf(seqs, sizeof seqs, "%u", 2 + rnd(7));
     return support_load(model_path, "ctx", "128", "kv-mem", kv, "max-batch-tokens", rows, "max-seqs", seqs, "threads", threads, "prefix-cache", rnd(5) == 0 ? "false" : "true", NULL);
 }
@@ -153,7 +153,7 @@ static void one_schedule(headrace_engine *e) {
     int submitted = 0;
     for (bool more = true; more || submitted < n;) {
         while (submitted < n && rnd(3) != 0) {
-            const record one = {.prompt = (int)rnd((uint32_t)n_prompts), .kind = (int)rnd(KINDS), .wants_logits = rnd(4) == 0, .max_new = rnd(3) == 0 ? MAX_NEW : (int32_t)rnd(MAX_NEW + 1)};
+            const record one = {.prompt = (int)rnd((uint32_t)n_prompts), .kind = (int)rnd(KINDS), .wants_logits = rnd(4) == 0, .max_new = rnd(2) == 0 ? MAX_NEW : (int32_t)rnd(MAX_NEW + 1)};
             for (int i = 0; i < 3; i++) r[submitted][i] = one;
             headrace_request q = request_of(r[submitted]);
             headrace_error err = {0};
@@ -162,11 +162,14 @@ static void one_schedule(headrace_engine *e) {
             q.priority = (int32_t)rnd(3) - 1;
             q.no_prefix_cache = rnd(8) == 0;
             q.callback = compare;
-            if (headrace_submit(e, &q, &id[submitted], &err) != HEADRACE_OK) fail_msg("%s", err.text);
-            for (int i = q.n; i < 3; i++) r[submitted][i].done = true;
+            const headrace_status rc = headrace_submit(e, &q, &id[submitted], &err);
+            if (rc != HEADRACE_OK && rc != HEADRACE_DOES_NOT_FIT) fail_msg("%s", err.text);
+            if (rc != HEADRACE_OK) id[submitted] = 0; /* refused at once, never parked */
+            n_refused += rc != HEADRACE_OK;
+            for (int i = rc == HEADRACE_OK ? q.n : 0; i < 3; i++) r[submitted][i].done = true;
             submitted++;
         }
-        if (rnd(12) == 0 && submitted > 0) {
+        if (rnd(80) == 0 && submitted > 0) {
             const uint32_t k = rnd((uint32_t)submitted);
             for (int i = 0; i < 3; i++) r[k][i].cancelled = true;
             (void)headrace_cancel(e, id[k]);
@@ -196,11 +199,11 @@ static void the_same_bits_whatever_happens(void **state) {
         assert_int_equal(st.n_hot_allocations, 0);
     }
     headrace_free(e);
-    print_message("%d schedules: %ld rows of logits, %ld tokens, %ld preemptions, %ld tokens from the prefix cache, %ld cancelled\n", n_schedules, n_rows_compared, n_tokens_compared, n_preempted,
-                  n_hit, n_cancelled);
+    print_message("%d schedules: %ld rows of logits, %ld tokens, %ld preemptions, %ld tokens from the prefix cache, %ld cancelled, %ld refused\n", n_schedules, n_rows_compared, n_tokens_compared, n_preempted,
+                  n_hit, n_cancelled, n_refused);
     assert_true(n_rows_compared > 0 && n_tokens_compared > 0 && n_cancelled > 0);
-    assert_true(n_preempted > 0);
     assert_true(n_hit > 0);
+    if (n_schedules >= 200) assert_true(n_preempted > 0); /* a short run may not meet one: windows hardly ever need it */
 }
 
 int main(int argc, char **argv) {
