@@ -287,6 +287,11 @@ static void test_gemma3_defaults(void **state) {
         assert_int_equal(mo->layers[l].rope, l == 5 ? 0 : 1);
     }
     assert_true(mo->rope_host[0][0] == 0.125f && mo->rope_host[1][0] == 1.0f);
+    const char *scaled = "{\"architectures\": [\"Gemma3ForCausalLM\"], \"hidden_size\": 16, \"intermediate_size\": 32, \"num_hidden_layers\": 1, \"sliding_window\": 8, "
+                         "\"query_pre_attn_scalar\": 64, \"sliding_window_pattern\": 1}";
+    if (open_changed(scaled, tensors, sizeof tensors / sizeof tensors[0], 1, NULL, 0) != STATUS_OK) fail_msg("%s", err.text);
+    assert_true(mo->layers[0].attn_scale == 0.125f);
+    assert_int_equal(mo->layers[0].window, 0); /* every layer is the last of its pattern */
 }
 
 int main(void) {
