@@ -4,7 +4,7 @@
 #   --fast   release build and its tests (minutes)
 #   default  and sanitizers, clang, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
 #   --full   and every mutation, the soaks, and this script in a fresh Debian (tests/chroot.sh)
-# A phase that fails does not stop the next one. The last line is "N passed, N failed, N skipped" over all test runs and mutations; exit
+# A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all test runs and mutations; exit
 # status 0 only with none failed and some passed. Logs and results are in build/check.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
@@ -130,15 +130,17 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 if phase "release: build" build release; then
     phase "release: tests" run_tests release build -LE "$not_now"
+else
+    mode="$mode, ended early" # nothing that follows would build either
 fi
-if [ $mode != fast ]; then
+if [ "$mode" = default ] || [ "$mode" = full ]; then
     if phase "asan, ubsan: build" build asan; then
         phase "asan, ubsan: tests" run_tests asan build/asan -LE '^(real|soak|meta)$'
     fi
     if phase "tsan: build" build tsan; then
         # Everything that starts threads; what only computes is slow here and says nothing (--full runs the kernels too).
         without='^(test_cli|test_engine_sample|test_vt_math|test_vt_dispatch|test_text_.*|check_kernels)$'
-        [ $mode != full ] || without='^(test_cli|test_engine_sample|test_vt_math|test_text_.*)$'
+        [ "$mode" != full ] || without='^(test_cli|test_engine_sample|test_vt_math|test_text_.*)$'
         phase "tsan: tests" run_tests tsan build/tsan -LE '^(real|soak|meta|fuzz)$' -E "$without"
     fi
     if phase "clang: build" build clang; then
