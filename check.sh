@@ -4,8 +4,8 @@
 #   --fast   release build and its tests (minutes)
 #   default  and sanitizers, clang, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
 #   --full   and every mutation, the soaks, and this script in a fresh Debian (tests/chroot.sh)
-# A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all test runs and mutations; exit
-# status 0 only with none failed and some passed. Logs and results are in build/check.
+# A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all
+# test runs and mutations; exit status 0 only with none failed and some passed. Logs and results are in build/check.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 exec </dev/null
@@ -163,7 +163,7 @@ fi
 echo
 echo "== time by phase"
 printf '%s\n' "${summary[@]}"
-printf '%-44s %5d s  (%s, %s jobs)\n' "all" $SECONDS $mode "$jobs"
+printf '%-44s %5d s  (%s, %s jobs)\n' "all" $SECONDS "$mode" "$jobs"
 [ $passed != 0 ] || echo "no test passed"
 echo
 echo "$passed passed, $failed failed, $skipped skipped"
