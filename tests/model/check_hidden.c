@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The model layer alone, without tokenizer, scheduler or sampler, against the answers of an independent implementation: the residual stream after the embedding and
- * after every layer, and the logits, of prompts in one step and in steps of one and three rows.
+ * after every layer, the router's choice in every layer with experts, and the logits, of prompts in one step and in steps of one and three rows.
  * Usage: check_hidden FIXTURE TOLERANCE [MODEL]. Without MODEL the folder of the fixture is loaded, in both spellings of its configuration.
  */
 #include "model/model_support.h"
 
 #include <math.h>
 
-#include "model/model.h"
+#include "model/block_moe.h"
 
 enum { MAX_PROMPTS = 16, PAGE_TOKENS = 16, MAX_PAGES = 32, MAX_ROWS = PAGE_TOKENS * MAX_PAGES, MAX_HEAD = 32, MAX_LAYERS = 64 };
 
 static const char *fixture, *model_file;
-static double tolerance;
+static double tolerance, router_tolerance;
 
 typedef struct rig {
     mem *m;
@@ -30,6 +30,9 @@ typedef struct seen {
     float *rows[MAX_LAYERS + 1];
     int32_t n_rows;
     int64_t width;
+    int32_t *ids[MAX_LAYERS]; /* the router's choice, k per row */
+    float *weights[MAX_LAYERS];
+    int32_t k;
 } seen;
 
 static seen stream;
@@ -41,6 +44,19 @@ static void on_layer(void *ctx, int layer, const vt_tensor *x) {
     if (s->rows[layer] == NULL) s->rows[layer] = malloc((size_t)MAX_ROWS * (size_t)s->width * sizeof(float));
     assert_true(s->n_rows + x->dim[0] <= MAX_ROWS);
     memcpy(s->rows[layer] + (size_t)s->n_rows * (size_t)s->width, x->data, (size_t)x->dim[0] * (size_t)s->width * sizeof(float));
+}
+
+static void on_routing(void *ctx, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k) {
+    seen *s = ctx;
+    const size_t at = (size_t)s->n_rows * (size_t)k, n = (size_t)n_rows * (size_t)k;
+    assert_true(layer < MAX_LAYERS && s->n_rows + n_rows <= MAX_ROWS);
+    s->k = k;
+    if (s->ids[layer] == NULL) {
+        s->ids[layer] = malloc((size_t)MAX_ROWS * (size_t)k * sizeof(int32_t));
+        s->weights[layer] = malloc((size_t)MAX_ROWS * (size_t)k * sizeof(float));
+    }
+    memcpy(s->ids[layer] + at, ids, n * sizeof *ids);
+    memcpy(s->weights[layer] + at, weights, n * sizeof *weights);
 }
 
 static void require(status rc, const error *err) {
@@ -60,6 +76,7 @@ static rig rig_open(const char *path) {
         .max_pages = MAX_PAGES,
         .max_head_rows = MAX_HEAD,
         .observe = on_layer,
+        .observe_routing = on_routing,
         .observe_ctx = &stream,
     };
     require(mem_create(&r.m), &err);
@@ -70,6 +87,11 @@ static rig rig_open(const char *path) {
     require(vt_queue_create(r.device, NULL, &r.queue, &err), &err);
     require(model_plan(r.mo, r.queue, &mo, &err), &err);
     require(model_commit(r.mo, r.device, &err), &err);
+    if (r.mo->moe->any) {
+        expert_store *store;
+        require(expert_store_resident_create(r.m, &r.mo->moe->bank, r.queue, &store, &err), &err);
+        model_moe_attach(r.mo, store);
+    }
 
     size_t bytes = 0, off = 0;
     for (int32_t g = 0; g < r.mo->n_groups; g++) bytes += model_page_bytes(r.mo, g) * MAX_PAGES;
@@ -99,6 +121,12 @@ static void rig_close(rig *r) {
     for (int l = 0; l <= MAX_LAYERS; l++) {
         free(stream.rows[l]);
         stream.rows[l] = NULL;
+    }
+    for (int l = 0; l < MAX_LAYERS; l++) {
+        free(stream.ids[l]);
+        free(stream.weights[l]);
+        stream.ids[l] = NULL;
+        stream.weights[l] = NULL;
     }
 }
 
@@ -159,6 +187,56 @@ static void check_stream(const rig *r, const char *answers) {
     }
 }
 
+/* One row's experts by ascending id; the two sides may list them in another order. */
+static void sort_row(int32_t *ids, float *w, int32_t k) {
+    for (int32_t i = 1; i < k; i++) {
+        for (int32_t j = i; j > 0 && ids[j - 1] > ids[j]; j--) {
+            const int32_t id = ids[j];
+            const float f = w[j];
+            ids[j] = ids[j - 1];
+            w[j] = w[j - 1];
+            ids[j - 1] = id;
+            w[j - 1] = f;
+        }
+    }
+}
+
+static long compare_choice(int layer, int32_t *ids, float *weights, int64_t rows, int64_t k) {
+    assert_int_equal(rows, stream.n_rows);
+    assert_int_equal(k, stream.k);
+    for (int64_t t = 0; t < rows; t++) {
+        int32_t *got = stream.ids[layer] + t * k;
+        float *got_w = stream.weights[layer] + t * k;
+        sort_row(got, got_w, (int32_t)k);
+        sort_row(ids + t * k, weights + t * k, (int32_t)k);
+        for (int64_t j = 0; j < k; j++) {
+            assert_int_equal(got[j], ids[t * k + j]);
+            if (!(fabs((double)got_w[j] - (double)weights[t * k + j]) <= router_tolerance)) {
+                fail_msg("layer %d, row %lld, expert %d: weight %g, expected %g", layer, (long long)t, got[j], (double)got_w[j], (double)weights[t * k + j]);
+            }
+        }
+    }
+    return (long)rows;
+}
+
+/* Every layer with experts chose the recorded ones, with the recorded weights. Returns the number of choices compared. */
+static long check_routing(const rig *r, const char *answers) {
+    long n = 0;
+    for (int l = 0; l < (int)r->mo->hp.n_layers; l++) {
+        char name[32];
+        int64_t rows, k;
+        if (r->mo->moe->bank.layers[l].n_experts == 0) continue;
+        snprintf(name, sizeof name, "router.%d.ids", l);
+        int32_t *ids = support_tensor_i32(answers, name, &rows, &k);
+        snprintf(name, sizeof name, "router.%d.weights", l);
+        float *weights = support_tensor(answers, name, &rows, &k);
+        n += compare_choice(l, ids, weights, rows, k);
+        free(ids);
+        free(weights);
+    }
+    return n;
+}
+
 static void check_model(const char *path) {
     support_prompt prompts[MAX_PROMPTS];
     char file[512];
@@ -166,7 +244,7 @@ static void check_model(const char *path) {
     const int n = support_prompts(file, prompts, MAX_PROMPTS);
     snprintf(file, sizeof file, "%s/expected.safetensors", fixture);
     rig r = rig_open(path);
-    long compared = 0;
+    long compared = 0, routed = 0;
     largest = 0;
     for (int i = 0; i < n; i++) {
         const support_prompt *p = &prompts[i];
@@ -182,12 +260,14 @@ static void check_model(const char *path) {
         for (int32_t chunk = 0; chunk <= 3; chunk += chunk == 0 ? 1 : 2) {
             run_prompt(&r, ids, n_ids, chunk, want, n_vocab, i);
             if (i == 0) check_stream(&r, file);
+            if (i == 0) routed += check_routing(&r, file);
             compared++;
         }
         free(want);
     }
     print_message("%s: largest difference %.3g (tolerance %g) in %ld runs\n", r.mo->arch->name, largest, tolerance, compared);
     assert_int_equal(compared, 3 * n);
+    assert_true(!r.mo->moe->any || routed > 0);
     rig_close(&r);
     support_prompts_free(prompts, n);
 }
@@ -226,6 +306,7 @@ int main(int argc, char **argv) {
     }
     fixture = argv[1];
     tolerance = atof(argv[2]);
+    router_tolerance = tolerance > 1e-3 ? 1e-4 : 1e-5; /* of weights; looser where the reference itself is */
     model_file = argc == 4 ? argv[3] : NULL;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_layer_agrees), cmocka_unit_test(the_published_spelling_agrees), cmocka_unit_test(a_wrapped_model_agrees)};
     return cmocka_run_group_tests(tests, NULL, NULL);

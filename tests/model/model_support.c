@@ -94,7 +94,7 @@ void support_run_free(support_run *r) {
     r->n_text = 0;
 }
 
-float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols) {
+static void *read_tensor(const char *path, const char *name, const char *dtype, int64_t *rows, int64_t *cols) {
     FILE *f = fopen(path, "rb");
     if (f == NULL) fail_msg("%s cannot be opened", path);
     uint64_t n = 0;
@@ -104,19 +104,22 @@ float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t
     assert_int_equal(fread(header, 1, n, f), n);
     json_t *j = json_loadb(header, n, 0, NULL), *t = json_object_get(j, name);
     if (t == NULL) fail_msg("%s has no %s", path, name);
-    assert_string_equal(json_string_value(json_object_get(t, "dtype")), "F32");
+    assert_string_equal(json_string_value(json_object_get(t, "dtype")), dtype);
     json_t *shape = json_object_get(t, "shape"), *off = json_object_get(t, "data_offsets");
     *rows = json_integer_value(json_array_get(shape, 0));
     *cols = json_integer_value(json_array_get(shape, 1));
-    float *out = malloc((size_t)(*rows * *cols) * sizeof *out);
+    void *out = malloc((size_t)(*rows * *cols) * 4); /* both dtypes take four bytes */
     assert_non_null(out);
     assert_int_equal(fseek(f, (long)(8 + n + (uint64_t)json_integer_value(json_array_get(off, 0))), SEEK_SET), 0);
-    assert_int_equal(fread(out, sizeof *out, (size_t)(*rows * *cols), f), *rows * *cols);
+    assert_int_equal(fread(out, 4, (size_t)(*rows * *cols), f), *rows * *cols);
     json_decref(j);
     free(header);
     fclose(f);
     return out;
 }
+
+float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "F32", rows, cols); }
+int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "I32", rows, cols); }
 
 static int32_t *int_array(const json_t *a, int32_t *n) {
     *n = (int32_t)json_array_size(a);

@@ -45,6 +45,7 @@ void support_run_free(support_run *r);
 
 /** One tensor of a .safetensors file with dtype F32, malloc'd. */
 float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols);
+int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols);
 
 typedef struct support_prompt {
     int32_t *ids, n_ids, *greedy, n_greedy;

@@ -30,6 +30,10 @@ foreach(name llama mistral qwen2 qwen3 gemma3 gemma4-dense)
   headrace_fixture_folder(${name} 2e-4)
 endforeach()
 headrace_fixture_folder(gemma4-ple 1e-3)
+foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olmoe gpt-oss gpt-oss-mxfp4 deepseek-v3 glm4-moe)
+  headrace_fixture_folder(${name} 2e-4)
+endforeach()
+headrace_fixture_folder(qwen3_5-moe 2e-3)
 headrace_fixture(gemma3_wrapped ${fixtures}/gemma3 ${fixtures}/gemma3 2e-4 wrapped)
 
 # The same fixtures rewritten as GGUF (tools/fixture_to_gguf.py).
