@@ -87,6 +87,12 @@ static inline int64_t cpu_grain(const vt_queue *q, int64_t n, int64_t least) {
     return grain < least ? least : grain;
 }
 
+/** A grain for rows of weights that are read once: long stretches, because the first rows of a task come from memory unannounced. */
+static inline int64_t cpu_stream_grain(const vt_queue *q, int64_t n) {
+    int64_t chunks = q->threads ? 8 * (int64_t)pool_size(q->threads) : 1, grain = (n + chunks - 1) / chunks;
+    return (grain + 63) / 64 * 64;
+}
+
 /** The order in which sixteen partial sums become one (ops.h). */
 static inline float cpu_sum_lanes(const float l[CPU_LANES]) {
     float s8[8], s4[4], s2[2];

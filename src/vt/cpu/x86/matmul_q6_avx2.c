@@ -8,7 +8,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TILE = 4, COLUMNS = 64 };
+enum { TILE = 4 };
 
 typedef struct product {
     const uint8_t *a, *b;
@@ -74,10 +74,14 @@ INLINE void rows_of_a(const product *p, int64_t m, int n_rows, int64_t begin, in
         const uint8_t *row[4];
         const cpu_q6_k *b[4];
         __m128 acc[TILE];
+        int64_t ahead = n + 8 <= end ? 4 * p->b_stride : 0;
         for (int i = 0; i < 4; i++) row[i] = p->b + (n + i < end ? n + i : end - 1) * p->b_stride;
         for (int r = 0; r < n_rows; r++) acc[r] = _mm_setzero_ps();
         for (int64_t k = 0; k < p->n_blocks; k++) {
-            for (int i = 0; i < 4; i++) b[i] = (const cpu_q6_k *)(const void *)row[i] + k;
+            for (int i = 0; i < 4; i++) { /* and fetch this block of the next four rows */
+                b[i] = (const cpu_q6_k *)(const void *)row[i] + k;
+                for (int line = 0; line < (int)sizeof *b[i]; line += 64) _mm_prefetch((const char *)b[i] + ahead + line, _MM_HINT_T1);
+            }
             step(b, p->a + m * p->a_stride + k * (int64_t)sizeof(cpu_q8_a256), p->a_stride, n_rows, acc);
         }
         for (int r = 0; r < n_rows; r++) store_up_to_4(&p->epilogue, m + r, n, acc[r], end - n < 4 ? end - n : 4);
@@ -96,6 +100,6 @@ status avx2_matmul_q8_a256_q6_k(vt_queue *q, const vt_call *call, error *err) {
     (void)err;
     const vt_tensor *a = call->t[1], *b = call->t[2];
     product p = {a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK_K, cpu_epilogue_of(call)};
-    cpu_run(q, p.n_n, COLUMNS, task, &p);
+    cpu_run(q, p.n_n, p.n_m <= TILE ? cpu_stream_grain(q, p.n_n) : 64, task, &p);
     return STATUS_OK;
 }

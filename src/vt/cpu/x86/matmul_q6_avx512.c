@@ -12,7 +12,6 @@
 
 enum {
     FEW_ROWS = 4,
-    FEW_COLUMNS = 64, /* rows of b of a task */
     PANEL_BLOCKS = 8, /* blocks of a panel that are packed at a time */
     MANY_ROWS = 128,  /* rows of a that use a packed panel */
     TILE = 8          /* rows of a that share its loads */
@@ -80,10 +79,14 @@ INLINE void few_rows_of(const product *p, int64_t begin, int64_t end, int n_rows
         const uint8_t *row[4];
         const cpu_q6_k *b[4];
         __m128 acc[FEW_ROWS];
+        int64_t ahead = n + 8 <= end ? 4 * p->b_stride : 0;
         for (int i = 0; i < 4; i++) row[i] = p->b + (n + i < end ? n + i : end - 1) * p->b_stride;
         for (int r = 0; r < n_rows; r++) acc[r] = _mm_setzero_ps();
         for (int64_t k = 0; k < p->n_blocks; k++) {
-            for (int i = 0; i < 4; i++) b[i] = (const cpu_q6_k *)(const void *)row[i] + k;
+            for (int i = 0; i < 4; i++) { /* and fetch this block of the next four rows */
+                b[i] = (const cpu_q6_k *)(const void *)row[i] + k;
+                for (int line = 0; line < (int)sizeof *b[i]; line += 64) _mm_prefetch((const char *)b[i] + ahead + line, _MM_HINT_T1);
+            }
             step(b, p->a + k * (int64_t)sizeof(cpu_q8_a256), p->a_stride, n_rows, acc);
         }
         for (int r = 0; r < n_rows; r++) store_up_to_4(&p->epilogue, r, n, acc[r], end - n < 4 ? end - n : 4);
@@ -208,7 +211,7 @@ status vnni_matmul_q8_a256_q6_k(vt_queue *q, const vt_call *call, error *err) {
         a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK_K, 0, cpu_epilogue_of(call)};
     if (p.n_m <= 0) return STATUS_OK;
     if (p.n_m <= FEW_ROWS)
-        cpu_run(q, p.n_n, FEW_COLUMNS, few_task, &p);
+        cpu_run(q, p.n_n, cpu_stream_grain(q, p.n_n), few_task, &p);
     else
         for (; p.m0 < p.n_m; p.m0 += MANY_ROWS) cpu_run(q, (p.n_n + PANEL - 1) / PANEL, 1, many_task, &p);
     return STATUS_OK;

@@ -14,8 +14,7 @@
 
 enum {
     FEW_ROWS = 4,
-    FEW_COLUMNS = 64, /* rows of b of a task */
-    PANEL = 8,        /* rows of b in lanes */
+    PANEL = 8, /* rows of b in lanes */
     PANEL_BLOCKS = 64,
     MANY_ROWS = 128, /* rows of a that use a packed panel */
     TILE = 4         /* rows of a that share its loads */
@@ -97,9 +96,14 @@ INLINE void few_rows_of(vt_dtype t, const product *p, int64_t begin, int64_t end
     int64_t bytes = (int64_t)vt_dtype_block_bytes(t), left = p->n_blocks % 4;
     for (int64_t n = begin; n < end; n += 2) {
         const uint8_t *b[2] = {p->b + n * p->b_stride, p->b + (n + 1 < end ? n + 1 : n) * p->b_stride}, *a = p->a;
+        int64_t ahead = n + 6 <= end ? 4 * p->b_stride : 0;
         __m256 acc[FEW_ROWS];
         for (int r = 0; r < n_rows; r++) acc[r] = _mm256_setzero_ps();
         for (int64_t i = 0; i + 4 <= p->n_blocks; i += 4, a += 4 * sizeof(cpu_q8_a32)) {
+            for (int64_t line = 0; line < 4 * bytes; line += 64) { /* this place of rows further on */
+                _mm_prefetch((const char *)b[0] + ahead + line, _MM_HINT_T1);
+                _mm_prefetch((const char *)b[1] + ahead + line, _MM_HINT_T1);
+            }
             step(t, b, a, p->a_stride, n_rows, 4, acc);
             b[0] += 4 * bytes;
             b[1] += 4 * bytes;
@@ -241,7 +245,7 @@ static void run(vt_queue *q, const vt_call *call, pool_fn *few, pool_fn *many) {
     product p = {a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK, 0, cpu_epilogue_of(call)};
     if (p.n_m <= 0) return;
     if (p.n_m <= FEW_ROWS)
-        cpu_run(q, p.n_n, FEW_COLUMNS, few, &p);
+        cpu_run(q, p.n_n, cpu_stream_grain(q, p.n_n), few, &p);
     else
         for (; p.m0 < p.n_m; p.m0 += MANY_ROWS) cpu_run(q, (p.n_n + PANEL - 1) / PANEL, 2, many, &p);
 }

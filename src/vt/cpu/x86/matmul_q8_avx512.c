@@ -22,7 +22,7 @@
 enum {
     FEW_ROWS = 4,      /* rows of a for which reading b once more by repacking does not pay */
     FEW_GROUPS = 64,   /* groups of four blocks of a that are prepared at a time */
-    FEW_COLUMNS = 64,  /* rows of b of a task */
+    FEW_COLUMNS = 64,  /* rows of b that go over a chunk of K together */
     PANEL_BLOCKS = 64, /* blocks of a panel that are packed at a time: a multiple of CPU_Q8_LANES */
     MANY_ROWS = 128,   /* rows of a that use a packed panel */
     TILE = 8           /* rows of a that share its loads */
@@ -139,13 +139,17 @@ INLINE void step(vt_dtype t, const uint8_t *const b[4], const a_group *a, int n_
 }
 
 /* Four rows of b over the groups first .. first + n - 1, of which the last may be short. */
-INLINE void few_chunk(vt_dtype t, const product *p, const uint8_t *const row[4], const a_group *a, int n_rows, int64_t first, int64_t n,
-                      __m512 acc[FEW_ROWS]) {
+INLINE void few_chunk(vt_dtype t, const product *p, const uint8_t *const row[4], int64_t ahead, const a_group *a, int n_rows, int64_t first,
+                      int64_t n, __m512 acc[FEW_ROWS]) {
     int64_t bytes = 4 * (int64_t)vt_dtype_block_bytes(t);
     int64_t whole = p->n_blocks / 4 - first < n ? p->n_blocks / 4 - first : n;
     const uint8_t *b[4];
     for (int64_t g = 0; g < whole; g++) {
-        for (int i = 0; i < 4; i++) b[i] = row[i] + (first + g) * bytes;
+        for (int i = 0; i < 4; i++) {
+            b[i] = row[i] + (first + g) * bytes;
+            /* A row is too short a stream for the processor to fetch ahead by itself: ask for this place of the next four rows. */
+            for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)b[i] + ahead + line, _MM_HINT_T1);
+        }
         step(t, b, a + g, n_rows, 0xFFFF, acc);
     }
     if (whole == n) return;
@@ -185,7 +189,7 @@ INLINE void few_rows_of(vt_dtype t, const product *p, int64_t begin, int64_t end
             for (int64_t n = n0; n < n1; n += 4) {
                 const uint8_t *row[4];
                 for (int i = 0; i < 4; i++) row[i] = p->b + (n + i < n1 ? n + i : n1 - 1) * p->b_stride;
-                few_chunk(t, p, row, a, n_rows, first, n_chunk, acc[(n - n0) / 4]);
+                few_chunk(t, p, row, n + 8 <= end ? 4 * p->b_stride : 0, a, n_rows, first, n_chunk, acc[(n - n0) / 4]);
             }
         }
         for (int64_t n = n0; n < n1; n += 4)
@@ -293,7 +297,7 @@ static void run(vt_queue *q, const vt_call *call, pool_fn *few, pool_fn *many) {
     product p = {a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK, 0, cpu_epilogue_of(call)};
     if (p.n_m <= 0) return;
     if (p.n_m <= FEW_ROWS)
-        cpu_run(q, p.n_n, FEW_COLUMNS, few, &p);
+        cpu_run(q, p.n_n, cpu_stream_grain(q, p.n_n), few, &p);
     else
         for (; p.m0 < p.n_m; p.m0 += MANY_ROWS) cpu_run(q, (p.n_n + PANEL - 1) / PANEL, 1, many, &p);
 }
