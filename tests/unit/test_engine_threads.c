@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-enum { THREADS = 4, EACH = 40 };
+enum { THREADS = 4, EACH = 250 };
 
 typedef struct client {
     headrace_engine *e;
@@ -69,9 +69,33 @@ static void *work(void *p) {
     return own;
 }
 
-static void submit_and_cancel_from_threads(void **state) {
+typedef struct cost {
+    uint64_t steps, allocations, used_bytes;
+} cost;
+
+/* What one request takes of an idle engine. */
+static cost cost_of_a_request(headrace_engine *e) {
+    static engine_answer a;
+    headrace_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    int32_t ids[30];
+    memset(&a, 0, sizeof a);
+    engine_case_ids(ids, 30, 99);
+    assert_int_equal(headrace_get_stats(e, &before), HEADRACE_OK);
+    const uint64_t allocations = mem_alloc_count(e->m);
+    headrace_request r = engine_case_request(&a, ids, 30, 20);
+    r.no_prefix_cache = true;
+    (void)engine_case_submit(e, &r);
+    engine_case_run(e);
+    assert_int_equal(a.n_tokens, 20);
+    assert_int_equal(headrace_get_stats(e, &after), HEADRACE_OK);
+    return (cost){after.n_steps - before.n_steps, mem_alloc_count(e->m) - allocations, after.memory_used_bytes};
+}
+
+/* A thousand requests with random cancels from four threads; afterwards the engine is as it was. */
+static void storm_of_cancels(void **state) {
     (void)state;
     headrace_engine *e = engine_case_load(ENGINE_CASE_MODEL, "threads", "2", "ctx", "64", "max-seqs", "3", "max-batch-tokens", "20", NULL);
+    const cost before = cost_of_a_request(e);
     static client c[THREADS];
     memset(c, 0, sizeof c);
     pthread_t t[THREADS];
@@ -100,12 +124,18 @@ static void submit_and_cancel_from_threads(void **state) {
     assert_false(more);
     headrace_stats st = {.size = sizeof st};
     assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
-    assert_int_equal(st.n_finished, THREADS * EACH);
+    assert_int_equal(st.n_finished, THREADS * EACH + 1);
+    assert_int_equal(st.n_running + st.n_waiting, 0);
     assert_int_equal(st.kv_pages_used, 0);
     assert_int_equal(st.n_hot_allocations, 0);
     mem_usage u;
     mem_get_usage(e->m, MEM_REQUEST, &u);
     assert_int_equal(u.used_bytes, 0);
+    assert_true(sched_check(&e->sched));
+    const cost after = cost_of_a_request(e);
+    assert_int_equal(after.steps, before.steps);
+    assert_int_equal(after.allocations, before.allocations);
+    assert_int_equal(after.used_bytes, before.used_bytes);
     engine_case_free(e);
 }
 
@@ -151,6 +181,6 @@ static void two_engines_at_once(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(submit_and_cancel_from_threads), cmocka_unit_test(two_engines_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(storm_of_cancels), cmocka_unit_test(two_engines_at_once)};
     return cmocka_run_group_tests(tests, engine_case_setup, NULL);
 }
