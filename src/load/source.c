@@ -189,6 +189,13 @@ static status open_into(source *s, const char *path, error *err) {
     return STATUS_OK;
 }
 
+status source_map(source *s, load_mode mode, error *err) {
+    if (s->mapped || mode == LOAD_READ) return STATUS_OK;
+    s->opt.mode = mode;
+    TRY(map_files(s, err));
+    return source_intact(s) ? STATUS_OK : error_set(err, STATUS_IO, "load: %s shrank while it was opened", s->path);
+}
+
 status source_open_with(mem *m, const char *path, const source_options *opt, source_read_fn *read, void *read_ctx, source **out,
                         error *err) {
     source *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
@@ -318,6 +325,15 @@ status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t
     status rc = source_read_at(s, t->file, t->off + off, dst, bytes, err);
     if (rc != STATUS_OK) error_prefix(err, "load: tensor %s", t->name);
     return rc;
+}
+
+status source_read_range(const source *s, uint32_t file, uint64_t off, uint64_t n, void *dst, error *err) {
+    uint64_t end;
+    size_t bytes;
+    if (file >= s->n_files || !checked_add_u64(off, n, &end) || end > os_file_size(s->files[file]) || !checked_u64_to_size(n, &bytes)) {
+        return error_set(err, STATUS_INVALID, "load: bytes %llu + %llu of file %u asked for", (unsigned long long)off, (unsigned long long)n, file);
+    }
+    return source_read_at(s, file, off, dst, bytes, err);
 }
 
 /* --- files beside the tensors --- */

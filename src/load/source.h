@@ -43,6 +43,8 @@ typedef struct source_options {
  */
 NODISCARD status source_open(mem *m, const char *path, const source_options *opt, source **out, error *err);
 void source_close(source *s);
+/** Maps what was opened with LOAD_READ, as source_open would have in this mode. Before the first source_data only. */
+NODISCARD status source_map(source *s, load_mode mode, error *err);
 
 const meta *source_meta(const source *s);
 meta_container source_container(const source *s);
@@ -60,6 +62,8 @@ const os_file *source_file(const source *s, size_t i);
 NODISCARD status source_data(source *s, const tensor_info *t, const void **out, error *err);
 /** A byte range of a tensor into dst, by reading, never through a mapping. */
 NODISCARD status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t n, void *dst, error *err);
+/** A byte range of one of the files, which may span tensors that lie side by side (callers know which: t->file, t->off), by reading. */
+NODISCARD status source_read_range(const source *s, uint32_t file, uint64_t off, uint64_t n, void *dst, error *err);
 /**
  * A whole file of a Hugging Face directory (tokenizer.json, chat_template.jinja), NUL-terminated, to be freed with mem_free. name is plain, without '/'.
  * STATUS_NOT_FOUND when it is not there (a GGUF has no such files), STATUS_FORMAT when it has more than max_bytes, STATUS_INVALID for what is no regular file.

@@ -12,11 +12,24 @@ status expert_bank_init(expert_bank *b, arena *a, source *src, int32_t n_layers,
     return b->layers != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "experts: no memory for a bank of %d layers", n_layers);
 }
 
-static status lay_out_slot(expert_layer *el, error *err) {
+static bool lies_before(const expert_span *a, const expert_span *b) {
+    const uint64_t at_a = a->tensor->off + a->off, at_b = b->tensor->off + b->off;
+    return a->tensor->file != b->tensor->file ? a->tensor->file < b->tensor->file : at_a < at_b;
+}
+
+/* Parts lie in a slot in the order in which expert 0 has them in the file, so that neighbours can be read at once. */
+static status lay_out_slot(expert_layer *el, const expert_span *spans, error *err) {
+    int32_t order[EXPERT_MAX_PARTS];
     size_t off = 0, file = 0;
     for (int32_t p = 0; p < el->n_parts; p++) {
-        el->parts[p].slot_off = off;
-        if (!checked_add_size(file, el->parts[p].n_bytes, &file) || !checked_add_size(off, el->parts[p].n_bytes, &off) || !checked_align_size(off, EXPERT_PART_ALIGN, &off)) {
+        int32_t i = p;
+        for (; i > 0 && lies_before(&spans[p], &spans[order[i - 1]]); i--) order[i] = order[i - 1];
+        order[i] = p;
+    }
+    for (int32_t i = 0; i < el->n_parts; i++) {
+        expert_part *p = &el->parts[order[i]];
+        p->slot_off = off;
+        if (!checked_add_size(file, p->n_bytes, &file) || !checked_add_size(off, p->n_bytes, &off) || !checked_align_size(off, EXPERT_PART_ALIGN, &off)) {
             return error_set(err, STATUS_FORMAT, "experts: the size of an expert overflows");
         }
     }
@@ -32,7 +45,7 @@ status expert_bank_set_layer(expert_bank *b, arena *a, int32_t layer, int32_t n_
     }
     expert_layer el = {.n_experts = n_experts, .n_parts = n_parts, .top_k = top_k};
     memcpy(el.parts, parts, (size_t)n_parts * sizeof *parts);
-    TRY(lay_out_slot(&el, err));
+    TRY(lay_out_slot(&el, spans, err));
     const size_t n = (size_t)n_experts * (size_t)n_parts;
     el.spans = arena_calloc(a, n, sizeof *el.spans);
     if (el.spans == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the places of %d experts", n_experts);

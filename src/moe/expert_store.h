@@ -34,7 +34,10 @@ typedef struct expert_lease {
 } expert_lease;
 
 typedef struct expert_counters {
-    uint64_t hits, misses, evictions, bytes_read, reads, failed, distinct, waves, prefetch_used, prefetch_wasted, stall_ns;
+    uint64_t hits, misses, evictions, bytes_read, reads, failed;
+    uint64_t distinct; /* different experts asked for, ever */
+    uint64_t waves, prefetch_used, prefetch_wasted;
+    uint64_t stall_ns; /* of the engine's thread, waiting for reads */
     uint64_t n_slots, slot_bytes, bytes_resident;
 } expert_counters;
 
@@ -58,14 +61,29 @@ struct expert_store {
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
 NODISCARD status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err);
+/** Tables (MEM_MODEL) of the resident store. */
+size_t expert_store_resident_table_bytes(const expert_bank *bank);
 
 typedef struct expert_stream_options {
     size_t budget_bytes; /* of slots; must hold one wave: max_top_k slots of the largest layer (STATUS_DOES_NOT_FIT names the number) */
-    size_t (*budget)(void *ctx); /* NULL, or read at each decision: may shrink and grow below budget_bytes */
+    size_t (*budget)(void *ctx); /* NULL, or read at each decision: may shrink and grow below budget_bytes. Below one wave experts come one after the other; below one slot they fail */
     void *budget_ctx;
+    int32_t n_readers;   /* threads that read; 0: 4 */
+    int32_t policy;      /* 0: by size, else expert_policy_kind + 1 */
+    vt_device *consumer; /* NULL, or whose fences release() brings: awaited there */
 } expert_stream_options;
-/** Experts stay on disk; a bounded number of slots in host memory (MEM_EXPERTS), filled by reading, never through a mapping. */
+/**
+ * Experts stay on disk; a bounded number of slots in host memory (MEM_EXPERTS, one allocation), filled by reading, never through a mapping. All reads of a wave are in flight while experts
+ * that are there are given out. A budget below one step's cycle (top_k of every layer) runs with a quota per layer, a larger one by decayed frequency.
+ */
 NODISCARD status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err);
+/** Slots for one wave, for one step of one row, and for everything; bytes of a slot. */
+int64_t expert_stream_min_slots(const expert_bank *bank);
+int64_t expert_stream_cycle_slots(const expert_bank *bank);
+int64_t expert_stream_all_slots(const expert_bank *bank);
+/** What a store of n_slots allocates: slots (MEM_EXPERTS) and tables (MEM_MODEL), with the allocator's overhead. SIZE_MAX: too many. */
+size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots);
+size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots);
 
 typedef struct expert_device_options {
     size_t budget_bytes; /* of device slots */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The resident store: every expert in place. Host-addressable devices use the source's bytes where they lie; others get one copy in device memory. */
+#include "moe/expert_seen.h"
 #include "moe/expert_store.h"
 
 typedef struct resident_store {
@@ -12,6 +13,7 @@ typedef struct resident_store {
     int32_t *ids;
     int64_t n_leases;
     expert_counters counters;
+    expert_seen seen;
 } resident_store;
 
 static const uint8_t **parts_of(const resident_store *s, int32_t layer, int32_t expert) {
@@ -32,9 +34,12 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
     s->layer = layer;
     s->n = n;
     s->next = 0;
-    for (int32_t i = 0; i < n; i++) s->ids[i] = ids[i];
+    for (int32_t i = 0; i < n; i++) {
+        s->ids[i] = ids[i];
+        expert_seen_add(&s->seen, layer, ids[i]);
+    }
     s->counters.waves++;
-    s->counters.distinct += (uint64_t)n;
+    s->counters.distinct = s->seen.n;
     return STATUS_OK;
 }
 
@@ -70,6 +75,7 @@ static status close_store(expert_store *base) {
     vt_buffer_free(&s->copy);
     mem_free(s->m, s->ids);
     mem_free(s->m, s->first);
+    mem_free(s->m, s->seen.bits);
     mem_free(s->m, (void *)s->part);
     mem_free(s->m, s);
     return rc;
@@ -100,6 +106,13 @@ static status place_all(resident_store *s, vt_queue *queue, bool alias, error *e
     return STATUS_OK;
 }
 
+size_t expert_store_resident_table_bytes(const expert_bank *bank) {
+    size_t n_parts = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) n_parts += (size_t)bank->layers[l].n_experts * (size_t)bank->layers[l].n_parts;
+    return sizeof(resident_store) + n_parts * sizeof(uint8_t *) + (size_t)bank->n_layers * sizeof(size_t) + (size_t)bank->max_experts * sizeof(int32_t) + expert_seen_bytes(bank) +
+           5 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+}
+
 status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err) {
     resident_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     size_t n_parts = 0, bytes = 0;
@@ -109,7 +122,7 @@ status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *q
     s->m = m;
     s->first = mem_calloc(m, MEM_MODEL, (size_t)bank->n_layers, sizeof *s->first);
     s->ids = mem_calloc(m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->ids);
-    if (s->first == NULL || s->ids == NULL) goto fail;
+    if (s->first == NULL || s->ids == NULL || !expert_seen_init(&s->seen, m, bank)) goto fail;
     for (int32_t l = 0; l < bank->n_layers; l++) {
         s->first[l] = n_parts;
         n_parts += (size_t)bank->layers[l].n_experts * (size_t)bank->layers[l].n_parts;

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stream store. The engine's thread owns everything but the bytes of slots that are being filled: those belong to the readers between submit and the completion of the fill.
+ *
+ * A wave: experts that are held are protected first, so that none of them is given up for another; then the missing ones get slots and reads, as many as fit. Those that do not fit (the
+ * budget shrank since the wave was cut, or slots are still leased) follow as slots become free.
+ */
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "moe/expert_policy.h"
+#include "moe/expert_reader.h"
+#include "moe/expert_seen.h"
+#include "moe/expert_store.h"
+
+enum { DEFAULT_READERS = 4 };
+
+typedef struct fill {
+    int32_t layer, expert, slot;
+} fill;
+
+typedef struct stream_store {
+    expert_store base;
+    mem *m;
+    expert_stream_options opt;
+    expert_policy *policy;
+    expert_reader *reader;
+    uint8_t *memory;      /* [n_slots * slot_bytes] */
+    int32_t n_slots, n_fills;
+    size_t slot_bytes;
+    uint64_t *generation; /* [n_slots] */
+    fill *fills;          /* [n_fills] */
+    int32_t *free_fills, n_free_fills;
+
+    int32_t layer;        /* of the wave begun */
+    int32_t *hits, n_hits, next_hit;     /* slots that hold experts of the wave */
+    int32_t *misses, n_misses, next_miss; /* experts of the wave; the first next_miss have slots */
+
+    int32_t last_layer;   /* that waves() was asked about: a lower one begins a step */
+    int64_t n_leases;
+    expert_counters counters;
+    expert_seen seen;
+} stream_store;
+
+static stream_store *self(expert_store *base) { return (stream_store *)base; }
+
+/* Slots that may be in use now. */
+static int32_t current_limit(const stream_store *s) {
+    if (s->opt.budget == NULL) return s->n_slots;
+    const size_t n = s->opt.budget(s->opt.budget_ctx) / s->slot_bytes;
+    return n < (size_t)s->n_slots ? (int32_t)n : s->n_slots;
+}
+
+static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
+    (void)ids;
+    stream_store *s = self(base);
+    if (layer <= s->last_layer) expert_policy_step(s->policy);
+    s->last_layer = layer;
+    int32_t room = current_limit(s) - expert_policy_n_protected(s->policy), n_waves = 0;
+    if (room < 1) room = 1;
+    for (int32_t at = 0; at < n; at += room) sizes[n_waves++] = n - at < room ? n - at : room;
+    return n_waves;
+}
+
+/* ---- a wave ---- */
+
+/* The first part at or behind a place in the slot; the order of the slot is that of the file. */
+static const expert_part *part_from(const expert_layer *el, size_t from) {
+    const expert_part *first = NULL;
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        if (el->parts[p].slot_off >= from && (first == NULL || el->parts[p].slot_off < first->slot_off)) first = &el->parts[p];
+    }
+    return first;
+}
+
+/* The reads of one expert: ranges that are neighbours in the file and in the slot become one. */
+static int32_t list_ranges(const stream_store *s, const fill *f, expert_range *ranges) {
+    const expert_layer *el = &s->base.bank->layers[f->layer];
+    const expert_span *spans = &el->spans[(size_t)f->expert * (size_t)el->n_parts];
+    uint8_t *slot = s->memory + (size_t)f->slot * s->slot_bytes;
+    size_t from = 0;
+    int32_t n = 0;
+    for (const expert_part *part; (part = part_from(el, from)) != NULL; from = part->slot_off + 1) {
+        const expert_span *span = &spans[part - el->parts];
+        const uint64_t off = span->tensor->off + span->off;
+        expert_range *last = n > 0 ? &ranges[n - 1] : NULL;
+        if (last != NULL && last->file == span->tensor->file && last->off + last->n_bytes == off && (uint8_t *)last->dst + last->n_bytes == slot + part->slot_off) {
+            last->n_bytes += part->n_bytes;
+        } else {
+            ranges[n++] = (expert_range){.file = span->tensor->file, .off = off, .n_bytes = part->n_bytes, .dst = slot + part->slot_off};
+        }
+    }
+    return n;
+}
+
+static void place_misses(stream_store *s) {
+    while (s->next_miss < s->n_misses && s->n_free_fills > 0) {
+        const int32_t expert = s->misses[s->next_miss], slot = expert_policy_place(s->policy, s->layer, expert, current_limit(s), &s->counters.evictions);
+        if (slot < 0) return;
+        s->next_miss++;
+        expert_policy_protect(s->policy, slot, true);
+        s->generation[slot]++;
+        const int32_t i = s->free_fills[--s->n_free_fills];
+        expert_range ranges[EXPERT_MAX_PARTS];
+        s->fills[i] = (fill){.layer = s->layer, .expert = expert, .slot = slot};
+        const int32_t n = list_ranges(s, &s->fills[i], ranges);
+        s->counters.reads += (uint64_t)n;
+        expert_reader_submit(s->reader, i, ranges, n);
+    }
+}
+
+static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
+    stream_store *s = self(base);
+    if (n > s->base.bank->max_experts || s->next_hit < s->n_hits || s->next_miss < s->n_misses || expert_reader_pending(s->reader) > 0) {
+        return error_set(err, STATUS_BUG, "experts: a wave of %d experts of layer %d while another is under way", n, layer);
+    }
+    s->layer = layer;
+    s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
+        expert_seen_add(&s->seen, layer, ids[i]);
+        if (slot < 0) {
+            s->misses[s->n_misses++] = ids[i];
+            continue;
+        }
+        expert_policy_touch(s->policy, slot);
+        expert_policy_protect(s->policy, slot, true);
+        s->hits[s->n_hits++] = slot;
+    }
+    s->counters.waves++;
+    s->counters.hits += (uint64_t)s->n_hits;
+    s->counters.misses += (uint64_t)s->n_misses;
+    s->counters.evictions += (uint64_t)expert_policy_shrink(s->policy, current_limit(s));
+    place_misses(s);
+    return STATUS_OK;
+}
+
+static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
+    const expert_layer *el = &s->base.bank->layers[s->layer];
+    const uint8_t *at = s->memory + (size_t)slot * s->slot_bytes;
+    *lease = (expert_lease){.layer = s->layer, .expert = expert, .slot = slot, .generation = s->generation[slot]};
+    for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = at + el->parts[p].slot_off;
+    s->n_leases++;
+}
+
+/* A fill is over: the bytes count when all came; a slot whose fill failed is empty. The slot stays protected when it succeeded. */
+static status finish_fill(stream_store *s, int32_t i, error *err) {
+    const fill *f = &s->fills[i];
+    const status rc = expert_reader_outcome(s->reader, i, err);
+    s->free_fills[s->n_free_fills++] = i;
+    if (rc == STATUS_OK) {
+        s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;
+        return STATUS_OK;
+    }
+    expert_policy_forget(s->policy, f->slot);
+    expert_policy_protect(s->policy, f->slot, false);
+    return rc;
+}
+
+static status next_ready(expert_store *base, expert_lease *lease, error *err) {
+    stream_store *s = self(base);
+    place_misses(s);
+    if (s->next_hit < s->n_hits) {
+        int32_t layer, expert;
+        const int32_t slot = s->hits[s->next_hit++];
+        expert_policy_holds(s->policy, slot, &layer, &expert);
+        give(s, expert, slot, lease);
+        return STATUS_OK;
+    }
+    const int32_t i = expert_reader_next(s->reader, true, &s->counters.stall_ns);
+    if (i < 0) {
+        if (s->next_miss == s->n_misses) return STATUS_NOT_FOUND;
+        *lease = (expert_lease){.layer = s->layer, .expert = s->misses[s->next_miss], .slot = -1};
+        return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->layer,
+                         current_limit(s), s->slot_bytes, (long long)s->n_leases);
+    }
+    const fill f = s->fills[i];
+    const status rc = finish_fill(s, i, err);
+    if (rc == STATUS_OK) {
+        give(s, f.expert, f.slot, lease);
+        return STATUS_OK;
+    }
+    s->counters.failed++;
+    *lease = (expert_lease){.layer = f.layer, .expert = f.expert, .slot = -1};
+    error_prefix(err, "experts: expert %d of layer %d", f.expert, f.layer);
+    return rc;
+}
+
+static void release(expert_store *base, const expert_lease *lease, vt_fence last_use) {
+    stream_store *s = self(base);
+    if (lease->slot < 0 || lease->slot >= s->n_slots || lease->generation != s->generation[lease->slot]) {
+        log_error("experts: a lease of slot %d is released that is not held", lease->slot);
+        return;
+    }
+    if (last_use.handle != NULL && s->opt.consumer != NULL && vt_fence_wait_host(s->opt.consumer, last_use) != STATUS_OK) {
+        log_warn("experts: the device has failed while it used slot %d", lease->slot);
+    }
+    expert_policy_protect(s->policy, lease->slot, false);
+    s->n_leases--;
+}
+
+static void cancel(expert_store *base) {
+    stream_store *s = self(base);
+    s->next_miss = s->n_misses;
+    while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
+    expert_reader_drop(s->reader);
+    for (int32_t i; (i = expert_reader_next(s->reader, true, &s->counters.stall_ns)) >= 0;) {
+        const int32_t slot = s->fills[i].slot;
+        if (finish_fill(s, i, NULL) == STATUS_OK) expert_policy_protect(s->policy, slot, false); /* it is there: it may as well be used */
+    }
+}
+
+static void counters(expert_store *base, expert_counters *out) {
+    stream_store *s = self(base);
+    *out = s->counters;
+    out->distinct = s->seen.n;
+    out->n_slots = (uint64_t)s->n_slots;
+    out->slot_bytes = s->slot_bytes;
+    out->bytes_resident = (uint64_t)expert_policy_used(s->policy) * s->slot_bytes;
+}
+
+static status close_store(expert_store *base) {
+    stream_store *s = self(base);
+    const status rc = s->n_leases == 0 ? STATUS_OK : STATUS_BUG;
+    if (s->reader != NULL && s->policy != NULL) cancel(base);
+    expert_reader_destroy(s->reader);
+    expert_policy_destroy(s->policy);
+    void *const blocks[] = {s->memory, s->generation, s->fills, s->free_fills, s->hits, s->misses, s->seen.bits};
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
+    mem_free(s->m, s);
+    return rc;
+}
+
+/* ---- sizes ---- */
+
+int64_t expert_stream_min_slots(const expert_bank *bank) { return bank->max_top_k; }
+
+int64_t expert_stream_cycle_slots(const expert_bank *bank) {
+    int64_t n = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) n += bank->layers[l].top_k;
+    return n;
+}
+
+int64_t expert_stream_all_slots(const expert_bank *bank) {
+    int64_t n = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) n += bank->layers[l].n_experts;
+    return n;
+}
+
+static int32_t count_fills(const expert_bank *bank, int64_t n_slots) { return n_slots < bank->max_experts ? (int32_t)n_slots : bank->max_experts; }
+
+size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots) {
+    size_t bytes;
+    if (n_slots < 1 || n_slots > INT32_MAX / 2 || !checked_mul_size((size_t)n_slots, bank->max_slot_bytes, &bytes) || !checked_add_size(bytes, MEM_HEADER_BYTES + MEM_ALIGN, &bytes)) {
+        return SIZE_MAX;
+    }
+    return bytes;
+}
+
+size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots) {
+    if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
+    const int32_t n_fills = count_fills(bank, n_slots);
+    const size_t policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts), reader = expert_reader_bytes(n_fills, EXPERT_MAX_PARTS);
+    if (policy == SIZE_MAX || reader == SIZE_MAX) return SIZE_MAX;
+    return policy + reader + sizeof(stream_store) + (size_t)n_slots * sizeof(uint64_t) + (size_t)n_fills * (sizeof(fill) + sizeof(int32_t)) +
+           2 * (size_t)bank->max_experts * sizeof(int32_t) + expert_seen_bytes(bank) + 7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+}
+
+/* ---- create ---- */
+
+static status allocate(stream_store *s, error *err) {
+    const expert_bank *bank = s->base.bank;
+    const size_t slots = (size_t)s->n_slots, n_fills = (size_t)s->n_fills;
+    void *p;
+    TRY(mem_alloc_named(s->m, MEM_EXPERTS, slots * s->slot_bytes, "expert slots", &p, err));
+    s->memory = p;
+    s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
+    s->fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->fills);
+    s->free_fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->free_fills);
+    s->hits = mem_calloc(s->m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->hits);
+    s->misses = mem_calloc(s->m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->misses);
+    if (s->generation == NULL || s->fills == NULL || s->free_fills == NULL || s->hits == NULL || s->misses == NULL || !expert_seen_init(&s->seen, s->m, bank)) {
+        return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d slots", s->n_slots);
+    }
+    for (int32_t i = 0; i < s->n_fills; i++) s->free_fills[s->n_free_fills++] = i;
+    return STATUS_OK;
+}
+
+static status create(stream_store *s, error *err) {
+    const expert_bank *bank = s->base.bank;
+    const int64_t cycle = expert_stream_cycle_slots(bank);
+    expert_policy_kind kind = s->n_slots < cycle ? EXPERT_POLICY_LAYER_QUOTA : EXPERT_POLICY_DECAY;
+    if (s->opt.policy > 0) kind = (expert_policy_kind)(s->opt.policy - 1);
+    TRY(allocate(s, err));
+    TRY(expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err));
+    TRY(expert_reader_create(s->m, bank->src, s->opt.n_readers > 0 ? s->opt.n_readers : DEFAULT_READERS, s->n_fills, EXPERT_MAX_PARTS, &s->reader, err));
+    if (s->n_slots < cycle) {
+        log_info("experts: %d slots are fewer than the %lld experts that one token takes: a quota per layer decides what stays", s->n_slots, (long long)cycle);
+    }
+    return STATUS_OK;
+}
+
+status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err) {
+    const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
+    if (bank->max_slot_bytes == 0) return error_set(err, STATUS_BUG, "experts: a store for a model without experts");
+    const size_t n = opt->budget_bytes / bank->max_slot_bytes;
+    if (n < (size_t)least) {
+        return error_set(err, STATUS_DOES_NOT_FIT, "experts: %zu bytes hold %zu of the %lld experts that one layer of one token takes; the least is %lld bytes (%lld slots of %zu)",
+                         opt->budget_bytes, n, (long long)least, (long long)least * (long long)bank->max_slot_bytes, (long long)least, bank->max_slot_bytes);
+    }
+    stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
+    if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
+    s->m = m;
+    s->opt = *opt;
+    s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
+    s->slot_bytes = bank->max_slot_bytes;
+    s->n_fills = count_fills(bank, s->n_slots);
+    s->last_layer = INT32_MAX;
+    const status rc = most > INT32_MAX / 2 ? error_set(err, STATUS_UNSUPPORTED, "experts: more than %d experts", INT32_MAX / 2) : create(s, err);
+    if (rc != STATUS_OK) {
+        (void)close_store(&s->base);
+        return rc;
+    }
+    *out = &s->base;
+    return STATUS_OK;
+}
