@@ -58,7 +58,7 @@ void case_begin(check_case *c, const vt_row *row, uint64_t seed) {
     c->row = row;
     c->call = (vt_call){.size = sizeof(vt_call), .op = row->op, .sig = row->sig};
     c->n = 0;
-    c->n_out = 1;
+    c->outputs = 1;
     c->special = false;
     c->by_row = 0;
     c->n_rows = 0;
@@ -153,8 +153,11 @@ void case_freeze(check_case *c) {
     }
 }
 
+static bool is_output(const check_case *c, int i) { return c->outputs >> i & 1; }
+
 void case_restore(check_case *c) {
-    for (int i = 0; i < c->n_out; i++) {
+    for (int i = 0; i < c->n; i++) {
+        if (!is_output(c, i)) continue;
         slot *s = &c->slots[i];
         memcpy(s->watched, s->image, (size_t)(s->watched_end - s->watched));
     }
@@ -238,9 +241,11 @@ static const char *output_damage(const check_case *c, int i, char *text, size_t 
 }
 
 const char *case_damage(check_case *c, char *text, size_t n) {
-    for (int i = 0; i < c->n_out; i++)
-        if (output_damage(c, i, text, n)) return text;
-    for (int i = c->n_out; i < c->n; i++) {
+    for (int i = 0; i < c->n; i++) {
+        if (is_output(c, i)) {
+            if (output_damage(c, i, text, n)) return text;
+            continue;
+        }
         if (c->t[i].data == c->t[0].data && c->t[i].n_dims) continue;
         if (untouched(&c->slots[i], c->slots[i].watched, c->slots[i].watched_end)) continue;
         snprintf(text, n, "input %d or a canary beside it changed", i);
@@ -253,12 +258,14 @@ static size_t watched_bytes(const slot *s) { return (size_t)(s->watched_end - s-
 
 size_t case_output_bytes(const check_case *c) {
     size_t n = 0;
-    for (int i = 0; i < c->n_out; i++) n += watched_bytes(&c->slots[i]);
+    for (int i = 0; i < c->n; i++)
+        if (is_output(c, i)) n += watched_bytes(&c->slots[i]);
     return n;
 }
 
 void case_copy_output(const check_case *c, uint8_t *to) {
-    for (int i = 0; i < c->n_out; i++) {
+    for (int i = 0; i < c->n; i++) {
+        if (!is_output(c, i)) continue;
         memcpy(to, c->slots[i].watched, watched_bytes(&c->slots[i]));
         to += watched_bytes(&c->slots[i]);
     }
@@ -303,7 +310,8 @@ static bool same_output(const check_case *c, int i, const uint8_t *saved, char *
 }
 
 bool case_same_bits(const check_case *c, const uint8_t *saved, char *text, size_t n) {
-    for (int i = 0; i < c->n_out; i++) {
+    for (int i = 0; i < c->n; i++) {
+        if (!is_output(c, i)) continue;
         if (!same_output(c, i, saved, text, n)) return false;
         saved += watched_bytes(&c->slots[i]);
     }

@@ -43,7 +43,8 @@ typedef struct check_case {
     vt_queue *queue;
     vt_call call;
     vt_tensor t[CASE_SLOTS]; /* call.t points here; data is the host's address */
-    int n, n_out;            /* the first n_out are outputs */
+    int n;
+    uint32_t outputs;   /* bits of the tensors that are written; the first always is */
     bool special;       /* NaN and infinities among the inputs: bits are compared, expected values are not */
     uint32_t by_row;    /* tensors that are sliced together to run one row alone */
     int64_t n_rows;     /* 0: cannot be sliced */
@@ -104,6 +105,8 @@ typedef struct check_op {
 
 const check_op *check_op_of(vt_op op);
 extern const check_op check_matmul_bt, check_matmul_bt_alpha_beta, check_quantize_rows, check_gather_rows, check_rms_norm, check_rope,
-    check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled, check_matmul_kn, check_router_topk, check_moe_combine, check_swiglu_clamp_and_mul, check_mul_sigmoid, check_softcap;
+    check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled,
+    check_matmul_kn, check_router_topk, check_moe_combine, check_swiglu_clamp_and_mul, check_mul_sigmoid, check_softcap,
+    check_causal_conv_silu, check_gated_delta;
 
 #endif

@@ -129,7 +129,7 @@ static void bench_kn(check_case *c, int shape, double *bytes, double *flops, cha
 enum { IDS, WEIGHTS, LOGITS, BIAS, EXPERT_SCALE };
 
 static bool add_router(check_case *c, int64_t rows, int64_t n_experts, int64_t k, bool pad) {
-    c->n_out = 2;
+    c->outputs = 1u << IDS | 1u << WEIGHTS;
     if (CASE_ADD(c, VT_I32, pad, rows, k) < 0 || CASE_ADD(c, VT_F32, pad, rows, k) < 0 || CASE_ADD(c, VT_F32, pad, rows, n_experts) < 0)
         return false;
     for (int i = 1; i < 3; i++) {
