@@ -207,6 +207,8 @@ HEADRACE_API headrace_status headrace_run(headrace_engine *e, headrace_error *er
 /** One step. *more: whether work is left. */
 HEADRACE_API headrace_status headrace_step(headrace_engine *e, bool *more, headrace_error *err);
 
+typedef enum headrace_experts_tier { HEADRACE_EXPERTS_NONE, HEADRACE_EXPERTS_RESIDENT, HEADRACE_EXPERTS_STREAM } headrace_experts_tier;
+
 typedef struct headrace_stats {
     uint32_t size;
     uint32_t n_running, n_waiting;
@@ -215,6 +217,12 @@ typedef struct headrace_stats {
     uint64_t n_hot_allocations;    /* allocations refused inside a step: 0, or a bug */
     uint64_t memory_used_bytes, memory_peak_bytes;
     uint64_t kv_pages_cached, n_evicted; /* pages that nobody holds and the prefix cache knows; pages it lost to sequences, ever */
+    /* Mixture of experts; all 0 for other models. An expert that a step takes is a hit where it was in memory, a miss where it was read. */
+    headrace_experts_tier experts_tier;
+    uint64_t expert_hits, expert_misses, expert_evictions, expert_bytes_read, expert_reads, expert_failures;
+    uint64_t experts_distinct, experts_total; /* different experts taken so far, of how many */
+    uint64_t expert_slots, expert_slot_bytes; /* STREAM */
+    uint64_t expert_stall_ns;      /* waited for reads */
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/os.h"
+#include "cli/experts_out.h"
 #include "cli/json_out.h"
 #include "cli/progress_line.h"
 #include "cli/prompt_list.h"
@@ -194,6 +195,7 @@ static json_t *answer_json(const completion *all, size_t i) {
     bool good = json_object_set_new(o, "usage", usage) == 0 && json_object_set_new(o, "timings", timings) == 0;
     if (a->finish == HEADRACE_FINISH_ERROR)
         good = json_object_set_new(o, "error", json_text(m, textbuf_text(&a->error_text), a->error_text.len)) == 0 && good;
+    good = experts_add_json(o, all->engine) && good;
     if (good) return o;
     json_decref(o);
     return NULL;
@@ -222,6 +224,7 @@ static void print_speed(const completion *all) {
     fprintf(stderr, "; decode %llu tokens", (unsigned long long)s->decode_tokens);
     if (s->decode_ns) fprintf(stderr, ", %.1f tok/s", (double)s->decode_tokens * 1e9 / (double)s->decode_ns);
     fprintf(stderr, "; load %.2f s\n", (double)all->info.load_ns / 1e9);
+    experts_print_line(all->engine);
 }
 
 /* What went wrong with single prompts: all but the last are printed here, the last is the command's error. */

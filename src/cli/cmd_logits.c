@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/checked.h"
+#include "cli/experts_out.h"
 #include "cli/json_out.h"
 #include "cli/prompt_list.h"
 #include "cli/session.h"
@@ -153,10 +154,14 @@ static status print_result(const dump *d, error *err) {
         json_decref(counts);
         counts = NULL;
     }
-    return json_print(json_pack("{s:o, s:i, s:I, s:I, s:I, s:I}", "n_tokens", counts, "n_vocab", (int)d->info.n_vocab, "steps",
-                                (json_int_t)stats.n_steps, "preemptions", (json_int_t)stats.n_preemptions, "prefix_hit_tokens",
-                                (json_int_t)stats.n_prefix_hit_tokens, "hot_allocations", (json_int_t)stats.n_hot_allocations),
-                      err);
+    json_t *o = json_pack("{s:o, s:i, s:I, s:I, s:I, s:I}", "n_tokens", counts, "n_vocab", (int)d->info.n_vocab, "steps", (json_int_t)stats.n_steps,
+                          "preemptions", (json_int_t)stats.n_preemptions, "prefix_hit_tokens", (json_int_t)stats.n_prefix_hit_tokens,
+                          "hot_allocations", (json_int_t)stats.n_hot_allocations);
+    if (o != NULL && !experts_add_json(o, d->engine)) {
+        json_decref(o);
+        o = NULL;
+    }
+    return json_print(o, err);
 }
 
 static status run(dump *d, error *err) {

@@ -68,6 +68,16 @@ struct headrace_engine {
 NODISCARD status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err);
 NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err);
 
+/* engine_experts.c */
+/** The choice; maps the files unless experts are streamed. e->plan: everything else, with dense weights read. */
+NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err);
+/** Adds what e->plan.experts will take to e->plan. */
+void engine_experts_count(headrace_engine *e);
+/** Makes the store that was planned. */
+NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
+/** The store's counters; on the engine's thread. */
+void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
+
 /* engine_step.c */
 NODISCARD status engine_step(headrace_engine *e, bool *more, error *err);
 void engine_finish_all(headrace_engine *e);

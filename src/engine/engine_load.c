@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
-#include "model/block_moe.h"
 
 enum {
     PAGE_TOKENS = 16,
@@ -18,12 +17,10 @@ enum {
     SEQUENCE_BYTES = 16384   /* struct, text buffers, lists of ordinary length */
 };
 
-static load_mode parse_load_mode(const char *text) { return strcmp(text, "map") == 0 ? LOAD_MAP : strcmp(text, "read") == 0 ? LOAD_READ : LOAD_AUTO; }
-
 status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err) {
     const char *path = config_text(c, CONFIG_KEY_MODEL);
     if (path == NULL || path[0] == '\0') return error_set(err, STATUS_INVALID, "config: no model is given (--model PATH)");
-    const source_options so = {.mode = parse_load_mode(config_text(c, CONFIG_KEY_LOAD)), .progress = progress, .progress_ctx = user};
+    const source_options so = {.mode = LOAD_READ, .progress = progress, .progress_ctx = user};
     return source_open(m, path, &so, out, err);
 }
 
@@ -145,6 +142,7 @@ static void plan_rest(headrace_engine *e) {
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
     p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
+    engine_experts_count(e);
     p->total_bytes = 0;
     for (int t = 0; t < MEM_TAG_COUNT; t++) p->total_bytes += p->bytes[t];
 }
@@ -165,6 +163,9 @@ static status plan_engine(headrace_engine *e, const config *c, error *err) {
     };
     TRY(model_plan(e->model, e->queue, &mo, err));
     TRY(plan_kv(e, c, &pm, err));
+    plan_rest(e); /* as if nothing were mapped and there were no experts */
+    TRY(engine_experts_plan(e, c, &pm, true, &p->experts, err));
+    if (source_is_mapped(e->src)) TRY(model_plan(e->model, e->queue, &mo, err)); /* which weights lie where kernels can read them */
     plan_rest(e);
     TRY(plan_verdict(p, &pm, err));
     TRY(plan_live_check(p, &pm, err));
@@ -242,14 +243,6 @@ static status allocate_step(headrace_engine *e, error *err) {
     return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
 }
 
-static status attach_experts(headrace_engine *e, error *err) {
-    if (!e->model->moe->any) return STATUS_OK;
-    expert_store *store;
-    TRY(expert_store_resident_create(e->m, &e->model->moe->bank, e->queue, &store, err));
-    model_moe_attach(e->model, store);
-    return STATUS_OK;
-}
-
 static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     const uint64_t t0 = os_now_ns();
     TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
@@ -259,7 +252,7 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     TRY(open_device(e, c, err));
     TRY(plan_engine(e, c, err));
     TRY(model_commit(e->model, e->device, err));
-    TRY(attach_experts(e, err));
+    TRY(engine_experts_attach(e, err));
     TRY(allocate_kv(e, err));
     TRY(allocate_step(e, err));
     if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s shrank while it was loaded", source_path(e->src));

@@ -267,6 +267,7 @@ static void update_stats(headrace_engine *e, bool *more) {
     e->stats.kv_pages_used = held;
     e->stats.kv_pages_cached = cached;
     e->stats.n_evicted = e->kv.n_evicted;
+    engine_experts_stats(e, &e->stats);
     *more = e->n_live > 0;
     pthread_mutex_unlock(&e->lock);
 }

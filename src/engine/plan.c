@@ -68,4 +68,5 @@ void plan_print(const engine_plan *p, const mem *m, textbuf *out) {
         textbuf_addf(out, " %12.2f %12.2f", (double)u.used_bytes / MIB, (double)u.peak_bytes / MIB);
     }
     textbuf_addf(out, "\n%-12s %12.2f   (in the page cache, given back under pressure)\n", "mapped", (double)p->mapped_bytes / MIB);
+    plan_experts_print(&p->experts, out);
 }

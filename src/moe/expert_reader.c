@@ -52,7 +52,7 @@ static void complete(expert_reader *r, int32_t fill, status rc, const char *why)
     fill_state *f = &r->fills[fill];
     if (rc != STATUS_OK && f->rc == STATUS_OK) {
         f->rc = rc;
-        snprintf(f->why, sizeof f->why, "%s", why);
+        snprintf(f->why, sizeof f->why, "%.*s", EXPERT_READER_WHY_BYTES - 1, why);
     }
     if (--f->n_left > 0) return;
     r->ready[(r->ready_first + r->ready_count++) % r->n_fills] = fill;
