@@ -10,6 +10,19 @@
  *   Q6_K 256: ql[128], qh[64], int8 scales[16], f16 d;                               d * scale * (q - 32)
  *             element e = 128 h + 32 g + l (h < 2, g < 4, l < 32): scale[e / 16]; low four bits of q: nibble g / 2 (0 low) of ql[64 h + 32 (g % 2) + l],
  *             high two bits: bits 2 g, 2 g + 1 of qh[32 h + l]
+ *   Q5_0  32: f16 d; 4 bytes qh, little endian; 16 bytes as Q4_0 for the low four bits of q, bit i of qh is the fifth of element i; d * (q - 16)
+ *   Q5_1  32: f16 d, f16 m; qh and 16 bytes as Q5_0;                                 d * q + m
+ *   IQ4_NL 32: f16 d; 16 bytes as Q4_0;                                              d * v[q], v = -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
+ *   MXFP4 32: e; 16 bytes as Q4_0;  2^(e - 127) * the value of F4_E2M1; e = 255 is 2^128 here, not NaN (as ggml reads it). Blocks of 17 bytes lie at odd addresses.
+ *   K types, 256 elements; group g = e / 32 and l = e % 32 of element e; a scale (and minimum) for sixteen elements, index e / 16, or for thirty-two, index g:
+ *   Q2_K: scales[16] (scale low four bits, minimum high four); q[64], bits 2 (g % 4) and the next of q[32 (g / 4) + l]; f16 d, f16 dmin;  d * scale * q - dmin * min
+ *   Q3_K: qh[32]; q[64] as Q2_K, 4 less where bit g of qh[l] is 0; scales[12]; f16 d;  d * (scale - 32) * q
+ *         scale i < 8 has its low four bits in the low nibble of scales[i], i >= 8 in the high nibble of scales[i - 8]; the two high ones are bits 2 (i / 4) and the next of scales[8 + i % 4]
+ *   Q4_K: f16 d, f16 dmin; scales[12]; q[128], nibble g % 2 of q[32 (g / 2) + l];    d * scale * q - dmin * min, by group
+ *         i < 4: scale = low six bits of scales[i], minimum = of scales[4 + i]; i >= 4: low (minimum: high) nibble of scales[4 + i] and, above it, the two high bits of scales[i - 4] (minimum: scales[i])
+ *   Q5_K: as Q4_K with qh[32] before q: bit g of qh[l] is the fifth of q
+ *   IQ4_XS: f16 d; u16 scales_h; scales_l[4]; q[128], sixteen bytes a group as Q4_0;  d * (scale - 32) * v[q], by group
+ *         scale g: nibble g % 2 of scales_l[g / 2], above it bits 2 g and the next of scales_h
  *   F4_E2M1    2: element 2i in the low nibble of byte i; 0 0.5 1 1.5 2 3 4 6 and their negatives. F8_E8M0: 2^(e - 127), 255 is NaN; scales of F4_E2M1.
  * Activation blocks (ours, never in a file):
  *   Q8_A32   32: f32 d, int32 sum of the q, int8 q[32];  d = max|x| / 127, q = round_to_nearest_even(x / d) limited to -127 .. 127
@@ -42,7 +55,16 @@
     X(VT_Q8_0, "q8_0", 32, 34, 8, VT_Q8_A32)                                                                           \
     X(VT_Q6_K, "q6_k", 256, 210, 14, VT_Q8_A256)                                                                       \
     X(VT_F8_E8M0, "f8_e8m0", 1, 1, -1, VT_NONE)                                                                        \
-    X(VT_F4_E2M1, "f4_e2m1", 2, 1, -1, VT_F32)
+    X(VT_F4_E2M1, "f4_e2m1", 2, 1, -1, VT_F32)                                                                         \
+    X(VT_Q5_0, "q5_0", 32, 22, 6, VT_Q8_A32)                                                                           \
+    X(VT_Q5_1, "q5_1", 32, 24, 7, VT_Q8_A32)                                                                           \
+    X(VT_Q2_K, "q2_k", 256, 84, 10, VT_Q8_A256)                                                                        \
+    X(VT_Q3_K, "q3_k", 256, 110, 11, VT_Q8_A256)                                                                       \
+    X(VT_Q4_K, "q4_k", 256, 144, 12, VT_Q8_A256)                                                                       \
+    X(VT_Q5_K, "q5_k", 256, 176, 13, VT_Q8_A256)                                                                       \
+    X(VT_IQ4_NL, "iq4_nl", 32, 18, 20, VT_Q8_A32)                                                                      \
+    X(VT_IQ4_XS, "iq4_xs", 256, 136, 23, VT_Q8_A256)                                                                   \
+    X(VT_MXFP4, "mxfp4", 32, 17, 39, VT_F32)
 
 typedef enum vt_dtype {
 #define X(id, name, elems, bytes, gguf, act) id,

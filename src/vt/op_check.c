@@ -25,10 +25,10 @@ void op_check_fail(op_check *c, const char *fmt, ...) {
 }
 
 /* Where the elements of block types may start. Kernels read weight blocks through their 16-bit scale, activation blocks through 32-bit
- * ones. */
+ * ones; blocks of an odd number of bytes follow each other at any address. */
 static size_t alignment(vt_dtype t) {
     if (t == VT_Q8_A32 || t == VT_Q8_A256) return 4;
-    return vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t);
+    return !vt_dtype_is_block(t) ? vt_dtype_block_bytes(t) : vt_dtype_block_bytes(t) % 2 ? 1 : 2;
 }
 
 /* Shape and strides; *n_span: elements from the first to past the last, in whole blocks; 0 for an empty tensor. False: does not fit in 63

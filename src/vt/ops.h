@@ -23,9 +23,10 @@ typedef struct vt_queue vt_queue;
  *   F32 a, elementwise b: sixteen partial sums, lane j takes k = j, j + 16, ... by fma(a, float(b), acc); missing tail elements add
  *   nothing; lanes are summed as ((0+8)+(4+12)) ... : s8[j] = l[j] + l[j+8]; s4[j] = s8[j] + s8[j+4]; s2[j] = s4[j] + s4[j+2]; s2[0] + s2[1].
  *   F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
- *   Q8_A32 a, 32-element b: per block the exact int32 S = sum of the 32 products (Q4_0 with q - 8, Q4_1 with unsigned q), t = d_b * float(S), and for Q4_1
+ *   Q8_A32 a, 32-element b: per block the exact int32 S = sum of the 32 products (Q4_0 with q - 8, Q5_0 with q - 16, Q4_1 and Q5_1 with unsigned q, IQ4_NL with v[q]), t = d_b * float(S), and for Q4_1 and Q5_1
  *   then t = fma(m_b, float(sum_a), t); four partial sums, lane i % 4 takes block i by fma(d_a, t, acc); acc = (0 + 2) + (1 + 3).
- *   Q8_A256 a, Q6_K b: per block the exact int32 S = sum of scale * (q - 32) * q_a; acc = fma(d_a * d_b, float(S), acc) over blocks in order.
+ *   Q8_A256 a, 256-element b: per block the exact int32 S = sum of scale * q * q_a (Q6_K with q - 32, Q3_K and IQ4_XS with scale - 32); acc = fma(d_a * d_b, float(S), acc) over blocks in
+ *   order; with minima (Q2_K, Q4_K, Q5_K) also the exact int32 M = sum of min * (sum of a's sixteen elements), and acc = fma(d_a, fma(-dmin, float(M), d_b * float(S)), acc).
  */
 NODISCARD status vt_matmul_bt(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
 

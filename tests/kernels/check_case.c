@@ -66,7 +66,7 @@ void case_begin(check_case *c, const vt_row *row, uint64_t seed) {
 
 static size_t element_align(vt_dtype t) {
     if (t == VT_Q8_A32 || t == VT_Q8_A256) return 4;
-    return vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t);
+    return !vt_dtype_is_block(t) ? vt_dtype_block_bytes(t) : vt_dtype_block_bytes(t) % 2 ? 1 : 2;
 }
 
 int case_add(check_case *c, vt_dtype dtype, int n_dims, const int64_t *dim, bool pad) {

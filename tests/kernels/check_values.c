@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values of every dtype: random ones, and their meaning, decoded here from the text of dtype.h and independently of the code under test. */
+#include "check_blocks.h"
 #include "check_case.h"
 
 #include <math.h>
@@ -53,6 +54,10 @@ static int q6(const uint8_t *ql, const uint8_t *qh, int e) {
 }
 
 static void decode_block(vt_dtype t, const uint8_t *p, double *out, bool magnitude) {
+    if (is_gguf_block(t)) {
+        decode_gguf_block(t, p, out, magnitude);
+        return;
+    }
     double d = t == VT_F4_E2M1 ? 0.0 : decode_f16(u16_at(p));
     switch ((int)t) {
     case VT_Q4_0:
@@ -149,6 +154,7 @@ static void fill_block(rng *r, vt_dtype t, uint8_t *p, int extreme, bool special
     if (t == VT_Q8_0 && extreme) memset(p + 2, extreme == 1 ? 0x80 : 0x7F, 32);
     if (t == VT_Q6_K) put(p + 208, &d, 2);
     if (t == VT_Q6_K && extreme) memset(p + 192, 0x80, 16);
+    if (is_gguf_block(t)) finish_gguf_block(t, p, d, m, extreme);
     if (t != VT_Q8_A32 && t != VT_Q8_A256) return;
 
     float scale = (float)(0.01 + fabs(rng_unit(r)));

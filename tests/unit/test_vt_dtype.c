@@ -17,9 +17,13 @@ static const struct {
     int64_t elems;
     size_t bytes;
 } published[] = {
-    {0, "f32", VT_F32, 1, 4},     {1, "f16", VT_F16, 1, 2},        {2, "q4_0", VT_Q4_0, 32, 18}, {3, "q4_1", VT_Q4_1, 32, 20},
-    {8, "q8_0", VT_Q8_0, 32, 34}, {14, "q6_k", VT_Q6_K, 256, 210}, {24, "i8", VT_I8, 1, 1},      {26, "i32", VT_I32, 1, 4},
-    {27, "i64", VT_I64, 1, 8},    {30, "bf16", VT_BF16, 1, 2},
+    {0, "f32", VT_F32, 1, 4},        {1, "f16", VT_F16, 1, 2},          {2, "q4_0", VT_Q4_0, 32, 18},
+    {3, "q4_1", VT_Q4_1, 32, 20},    {8, "q8_0", VT_Q8_0, 32, 34},      {14, "q6_k", VT_Q6_K, 256, 210},
+    {24, "i8", VT_I8, 1, 1},         {26, "i32", VT_I32, 1, 4},         {27, "i64", VT_I64, 1, 8},
+    {30, "bf16", VT_BF16, 1, 2},     {6, "q5_0", VT_Q5_0, 32, 22},      {7, "q5_1", VT_Q5_1, 32, 24},
+    {10, "q2_k", VT_Q2_K, 256, 84},  {11, "q3_k", VT_Q3_K, 256, 110},   {12, "q4_k", VT_Q4_K, 256, 144},
+    {13, "q5_k", VT_Q5_K, 256, 176}, {20, "iq4_nl", VT_IQ4_NL, 32, 18}, {23, "iq4_xs", VT_IQ4_XS, 256, 136},
+    {39, "mxfp4", VT_MXFP4, 32, 17},
 };
 
 static void gguf_types(void **state) {
@@ -38,9 +42,8 @@ static void gguf_types(void **state) {
     static const struct {
         uint32_t id;
         const char *name;
-    } others[] = {{6, "q5_0"},     {10, "q2_k"},    {12, "q4_k"},         {13, "q5_k"},           {20, "iq4_nl"},
-                  {23, "iq4_xs"},  {29, "iq1_m"},   {34, "tq1_0"},        {39, "mxfp4"},          {4, "unknown"},
-                  {31, "unknown"}, {40, "unknown"}, {1000000, "unknown"}, {UINT32_MAX, "unknown"}};
+    } others[] = {{9, "q8_1"},    {15, "q8_k"},    {16, "iq2_xxs"}, {21, "iq3_s"},        {29, "iq1_m"},          {34, "tq1_0"},
+                  {4, "unknown"}, {31, "unknown"}, {40, "unknown"}, {1000000, "unknown"}, {UINT32_MAX, "unknown"}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         vt_dtype t = VT_NONE;
         assert_false(vt_dtype_from_gguf(others[i].id, &t));
@@ -63,6 +66,9 @@ static void names(void **state) {
     assert_string_equal(vt_dtype_name(VT_DTYPE_COUNT), "unknown");
     assert_int_equal(vt_dtype_q8_activation(VT_Q4_1), VT_Q8_A32);
     assert_int_equal(vt_dtype_q8_activation(VT_Q6_K), VT_Q8_A256);
+    assert_int_equal(vt_dtype_q8_activation(VT_Q5_0), VT_Q8_A32);
+    assert_int_equal(vt_dtype_q8_activation(VT_Q4_K), VT_Q8_A256);
+    assert_int_equal(vt_dtype_q8_activation(VT_MXFP4), VT_F32);
     assert_int_equal(vt_dtype_q8_activation(VT_BF16), VT_F32);
     assert_int_equal(vt_dtype_q8_activation(VT_I32), VT_NONE);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weight rows as F32, one scalar formula per dtype. */
-#include "vt/cpu/cpu_kernels.h"
+#include "vt/cpu/cpu_blocks.h"
 
 static void from_q4_0(const cpu_q4_0 *b, float *y) {
     float d = vt_f16_to_f32(cpu_u16(b->d));
@@ -58,6 +58,17 @@ void cpu_dequantize(vt_dtype t, const uint8_t *row, int64_t k0, int64_t n, float
             break;
         case VT_Q6_K:
             from_q6_k((const void *)p, out + i);
+            break;
+        case VT_Q5_0:
+        case VT_Q5_1:
+        case VT_IQ4_NL:
+        case VT_MXFP4:
+        case VT_Q2_K:
+        case VT_Q3_K:
+        case VT_Q4_K:
+        case VT_Q5_K:
+        case VT_IQ4_XS:
+            cpu_dequantize_block(t, p, out + i);
             break;
         default:
             out[i] = NAN;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products, the definition that every other row must give the bits of: one output at a time, in the K order of ops.h. */
-#include "vt/cpu/cpu_kernels.h"
+#include "vt/cpu/cpu_blocks.h"
 #include "vt/cpu/cpu_rows.h"
 
 typedef float dot_fn(vt_dtype dtype, const uint8_t *a, const uint8_t *b, int64_t k);
@@ -104,4 +104,14 @@ status ref_matmul_q8_a32(vt_queue *q, const vt_call *call, error *err) {
 status ref_matmul_q8_a256(vt_queue *q, const vt_call *call, error *err) {
     (void)err;
     return run(q, call, dot_q8_a256);
+}
+
+status ref_matmul_blocks_q8_a32(vt_queue *q, const vt_call *call, error *err) {
+    (void)err;
+    return run(q, call, cpu_dot_blocks_q8_a32);
+}
+
+status ref_matmul_blocks_q8_a256(vt_queue *q, const vt_call *call, error *err) {
+    (void)err;
+    return run(q, call, cpu_dot_blocks_q8_a256);
 }

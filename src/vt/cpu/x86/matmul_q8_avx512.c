@@ -10,9 +10,10 @@
  * holds four consecutive elements of each; vpdpbusd with four broadcast elements of a then adds up a whole block in each lane in eight
  * steps. Partial sums wait in memory, a chain at a time.
  *
- * vpdpbusd multiplies unsigned by signed: weights are the unsigned side, shifted by 8 (Q4_0) or 128 (Q8_0), which the sum of a's elements
- * takes out again.
+ * vpdpbusd multiplies unsigned by signed: weights are the unsigned side, shifted by 8 (Q4_0), 16 (Q5_0) or 128 (Q8_0, IQ4_NL), which the
+ * sum of a's elements takes out again.
  */
+#include "vt/cpu/cpu_blocks.h"
 #include "vt/cpu/cpu_rows.h"
 #include "vt/cpu/x86/panel_avx512.h"
 #include "vt/cpu/x86/store_avx2.h"
@@ -35,7 +36,17 @@ typedef struct product {
 } product;
 
 /* log2 of what unsigned weights were shifted by. */
-INLINE int shift_of(vt_dtype t) { return t == VT_Q4_0 ? 3 : 7; }
+INLINE int shift_of(vt_dtype t) { return t == VT_Q4_0 ? 3 : t == VT_Q5_0 ? 4 : 7; }
+INLINE bool has_min(vt_dtype t) { return t == VT_Q4_1 || t == VT_Q5_1; }
+INLINE bool has_fifth_bit(vt_dtype t) { return t == VT_Q5_0 || t == VT_Q5_1; }
+/* Where the bytes of the weights begin in a block, and where those of the fifth bits do. */
+INLINE int64_t q_offset(vt_dtype t) { return t == VT_Q4_1 ? 4 : t == VT_Q5_0 ? 6 : t == VT_Q5_1 ? 8 : 2; }
+INLINE int64_t qh_offset(vt_dtype t) { return t == VT_Q5_1 ? 4 : 2; }
+
+/* The values of IQ4_NL, 128 too large. */
+INLINE __m512i iq4_values(__m512i q) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_xor_si128(_mm_setr_epi8(CPU_IQ4_VALUES), _mm_set1_epi8((char)0x80))), q);
+}
 
 /* ---- few rows ---- */
 
@@ -66,7 +77,7 @@ static void prepare_group(a_group *g, vt_dtype t, const uint8_t *a, int64_t n) {
         int i = lane_block[l];
         float sum = i < n ? (float)block[i].sum : 0.0f;
         g->d[l] = i < n ? block[i].d : 0.0f;
-        if (t == VT_Q4_1)
+        if (has_min(t))
             memcpy(&g->sum[l], &sum, sizeof sum);
         else
             g->sum[l] = i < n ? block[i].sum * (1 << shift_of(t)) : 0;
@@ -86,6 +97,14 @@ static const int16_t q4_1_scales[32] = {REP2(FIELD8(0, 10)), REP2(FIELD8(1, 10))
 /* From two registers, of which the second begins with word 32. */
 static const int16_t q8_0_scales[32] = {REP2(FIELD8(0, 17)), REP2(FIELD8(0, 17))};
 
+static const int16_t q5_0_first[32] = {REP2(WORDS8(3)), REP2(WORDS8(14))}, q5_0_second[32] = {REP2(WORDS8(13)), REP2(WORDS8(24))};
+static const int16_t q5_1_first[32] = {REP2(WORDS8(4)), REP2(WORDS8(16))}, q5_1_second[32] = {REP2(WORDS8(12)), REP2(WORDS8(24))};
+/* The last block's fields are in the second register, which begins with word 12 (Q5_0) or 16 (Q5_1) of the four blocks. */
+#define FIELD8_LAST(w, step, start)                                                                                                        \
+    w, w + 2 * (step), w, w + 2 * (step), w + (step), 32 + w + 3 * (step) - (start), w + (step), 32 + w + 3 * (step) - (start)
+static const int16_t q5_0_scales[32] = {REP2(FIELD8_LAST(0, 11, 12)), REP2(FIELD8_LAST(0, 11, 12))};
+static const int16_t q5_1_scales[32] = {REP2(FIELD8_LAST(0, 12, 16)), REP2(FIELD8_LAST(1, 12, 16))};
+
 INLINE __m512i table(const int16_t *t) { return _mm512_loadu_si512(t); }
 INLINE __m512i nibbles(__m512i words) { /* quarters: low, high, low, high */
     __m512i shift = _mm512_set_epi32(4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0);
@@ -95,21 +114,35 @@ INLINE __m512i two_halves(const uint8_t *low, const uint8_t *high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)low)), _mm256_loadu_si256((const void *)high), 1);
 }
 
+/* 16 more where the bits of two blocks `step` bytes apart say so. */
+INLINE __m512i add_fifth_bits_of_2(__m512i q, const uint8_t *bits, int64_t step) {
+    return _mm512_mask_add_epi8(q, (uint64_t)cpu_u32(bits + step) << 32 | cpu_u32(bits), q, _mm512_set1_epi8(16));
+}
+
 /* Four blocks of a row of b: unsigned weights of blocks 0, 1 and 2, 3; scales go to the row's lanes of *scales (d in the lower half, m in
  * the upper). */
 INLINE void unpack_row(vt_dtype t, const uint8_t *p, int row, __m512i u[2], __m512i *scales) {
     __mmask32 lanes = (__mmask32)lanes_of_row[row] * 0x10001u;
     __m512i first = _mm512_loadu_si512(p);
-    if (t == VT_Q4_0) {
+    if (t == VT_Q4_0 || t == VT_IQ4_NL) {
         __m512i second = _mm512_loadu_si512(p + 8);
         u[0] = nibbles(_mm512_permutexvar_epi16(table(q4_0_first), first));
         u[1] = nibbles(_mm512_permutexvar_epi16(table(q4_0_second), second));
+        for (int i = 0; t == VT_IQ4_NL && i < 2; i++) u[i] = iq4_values(u[i]);
         *scales = _mm512_mask_permutexvar_epi16(*scales, lanes, table(q4_0_scales), first);
     } else if (t == VT_Q4_1) {
         __m512i second = _mm512_loadu_si512(p + 16);
         u[0] = nibbles(_mm512_permutexvar_epi16(table(q4_1_first), first));
         u[1] = nibbles(_mm512_permutexvar_epi16(table(q4_1_second), second));
         *scales = _mm512_mask_permutexvar_epi16(*scales, lanes, table(q4_1_scales), first);
+    } else if (has_fifth_bit(t)) {
+        int64_t bytes = q_offset(t) + 16;
+        __m512i second = _mm512_loadu_si512(p + (t == VT_Q5_0 ? 24 : 32));
+        u[0] = nibbles(_mm512_permutexvar_epi16(table(t == VT_Q5_0 ? q5_0_first : q5_1_first), first));
+        u[1] = nibbles(_mm512_permutexvar_epi16(table(t == VT_Q5_0 ? q5_0_second : q5_1_second), second));
+        for (int i = 0; i < 2; i++) u[i] = add_fifth_bits_of_2(u[i], p + 2 * i * bytes + qh_offset(t), bytes);
+        __m512i index = table(t == VT_Q5_0 ? q5_0_scales : q5_1_scales);
+        *scales = _mm512_mask_mov_epi16(*scales, lanes, _mm512_permutex2var_epi16(first, index, second));
     } else {
         __m512i second = _mm512_loadu_si512(p + 64), flip = _mm512_set1_epi8((char)0x80);
         u[0] = _mm512_xor_si512(two_halves(p + 2, p + 36), flip);
@@ -131,9 +164,9 @@ INLINE void step(vt_dtype t, const uint8_t *const b[4], const a_group *a, int n_
                                    _mm512_dpbusd_epi32(zero, u[2 * half + 1][0], x0), _mm512_dpbusd_epi32(zero, u[2 * half + 1][1], x1));
         __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(s[0], s[1], 0x88), _mm512_shuffle_i32x4(s[0], s[1], 0xDD));
         __m512i a_sum = _mm512_broadcast_i32x8(_mm256_load_si256((const void *)g->sum));
-        if (t != VT_Q4_1) sums = _mm512_sub_epi32(sums, a_sum);
+        if (!has_min(t)) sums = _mm512_sub_epi32(sums, a_sum);
         __m512 v = _mm512_mul_ps(d, _mm512_cvtepi32_ps(sums));
-        if (t == VT_Q4_1) v = _mm512_fmadd_ps(m, _mm512_castsi512_ps(a_sum), v);
+        if (has_min(t)) v = _mm512_fmadd_ps(m, _mm512_castsi512_ps(a_sum), v);
         acc[r] = _mm512_mask3_fmadd_ps(_mm512_broadcast_f32x8(_mm256_load_ps(g->d)), v, acc[r], lanes);
     }
 }
@@ -222,10 +255,21 @@ typedef struct panel {
     float d[PANEL_BLOCKS][PANEL], m[PANEL_BLOCKS][PANEL];
 } panel;
 
+/* Four bits of each row's word go to the lowest bits of four bytes by a product, register after register. */
+INLINE void add_fifth_bits(panel *to, int64_t i, const uint8_t *const row[PANEL], int64_t off) {
+    uint32_t bits[PANEL];
+    for (int r = 0; r < PANEL; r++) bits[r] = cpu_u32(row[r] + off);
+    __m512i words = _mm512_loadu_si512(bits), *q = (void *)to->q[i];
+    for (int k = 0; k < 8; k++, words = _mm512_srli_epi32(words, 4)) {
+        __m512i four = _mm512_mullo_epi32(_mm512_and_si512(words, _mm512_set1_epi32(15)), _mm512_set1_epi32(0x00204081));
+        q[k] = _mm512_or_si512(q[k], _mm512_slli_epi32(_mm512_and_si512(four, _mm512_set1_epi32(0x01010101)), 4));
+    }
+}
+
 INLINE void pack_block(vt_dtype t, panel *to, int64_t i, const uint8_t *const row[PANEL], int64_t off) {
     __m512i raw[4];
     panel_scales(row, off, to->d[i]);
-    if (t == VT_Q4_1) panel_scales(row, off + 2, to->m[i]);
+    if (has_min(t)) panel_scales(row, off + 2, to->m[i]);
     if (t == VT_Q8_0) {
         for (int half = 0; half < 2; half++) {
             panel_transpose(row, off + 2 + 16 * half, raw);
@@ -233,11 +277,14 @@ INLINE void pack_block(vt_dtype t, panel *to, int64_t i, const uint8_t *const ro
         }
         return;
     }
-    panel_transpose(row, off + (t == VT_Q4_1 ? 4 : 2), raw);
+    panel_transpose(row, off + q_offset(t), raw);
     for (int k = 0; k < 4; k++) {
-        _mm512_store_si512(to->q[i][k], _mm512_and_si512(raw[k], _mm512_set1_epi8(15)));
-        _mm512_store_si512(to->q[i][4 + k], _mm512_and_si512(_mm512_srli_epi16(raw[k], 4), _mm512_set1_epi8(15)));
+        __m512i low = _mm512_and_si512(raw[k], _mm512_set1_epi8(15)),
+                high = _mm512_and_si512(_mm512_srli_epi16(raw[k], 4), _mm512_set1_epi8(15));
+        _mm512_store_si512(to->q[i][k], t == VT_IQ4_NL ? iq4_values(low) : low);
+        _mm512_store_si512(to->q[i][4 + k], t == VT_IQ4_NL ? iq4_values(high) : high);
     }
+    if (has_fifth_bit(t)) add_fifth_bits(to, i, row, off + qh_offset(t));
 }
 
 /* n_rows rows of a (a constant where this is called) over n_blocks of the panel; sums[row][chain] is where the chains wait. */
@@ -254,9 +301,9 @@ INLINE void tile(vt_dtype t, const panel *b, const uint8_t *a, int64_t a_stride,
                 const uint8_t *block = a + r * a_stride + i * (int64_t)sizeof(cpu_q8_a32);
                 __m512i s = _mm512_setzero_si512(), a_sum = panel_broadcast(block + 4);
                 for (int k = 0; k < 8; k++) s = _mm512_dpbusd_epi32(s, w[k], panel_broadcast(block + 8 + 4 * k));
-                if (t != VT_Q4_1) s = _mm512_sub_epi32(s, _mm512_slli_epi32(a_sum, shift_of(t)));
+                if (!has_min(t)) s = _mm512_sub_epi32(s, _mm512_slli_epi32(a_sum, shift_of(t)));
                 __m512 v = _mm512_mul_ps(d, _mm512_cvtepi32_ps(s));
-                if (t == VT_Q4_1) v = _mm512_fmadd_ps(_mm512_load_ps(b->m[i]), _mm512_cvtepi32_ps(a_sum), v);
+                if (has_min(t)) v = _mm512_fmadd_ps(_mm512_load_ps(b->m[i]), _mm512_cvtepi32_ps(a_sum), v);
                 acc[r] = _mm512_fmadd_ps(_mm512_castsi512_ps(panel_broadcast(block)), v, acc[r]);
             }
         }
@@ -320,3 +367,6 @@ static void run(vt_queue *q, const vt_call *call, pool_fn *few, pool_fn *many) {
 PRODUCT(q4_0, VT_Q4_0)
 PRODUCT(q4_1, VT_Q4_1)
 PRODUCT(q8_0, VT_Q8_0)
+PRODUCT(q5_0, VT_Q5_0)
+PRODUCT(q5_1, VT_Q5_1)
+PRODUCT(iq4_nl, VT_IQ4_NL)
