@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 
-N_GREEDY = 200
+N_GREEDY = 200  # steps of a continuation, unless --steps says otherwise
 N_CTX = 512  # of the perplexity windows
 N_TOP = 8
 
@@ -211,19 +211,19 @@ def tokenize_with_tool(bindir, model, text, parse_special=True):
     return [int(n) for n in match.group(1).split(b",") if n.strip()]
 
 
-def record_prompt(server, name, text, eog):
+def record_prompt(server, name, text, eog, n_steps):
     """One greedy continuation. Ends of generation are never taken, but the recorded argmax and
     margin are those of the distribution before anything was excluded."""
     prompt_ids = server.tokenize(text)
     answer = server.call("POST", "/completion", {
-        "prompt": prompt_ids, "n_predict": N_GREEDY, "temperature": 0.0, "top_k": 1,
+        "prompt": prompt_ids, "n_predict": n_steps, "temperature": 0.0, "top_k": 1,
         "samplers": ["top_k"], "seed": 1, "ignore_eos": True, "n_probs": N_TOP,
         "post_sampling_probs": False, "return_tokens": True, "cache_prompt": False,
         "stream": False})
     steps = answer["completion_probabilities"]
     ids = answer["tokens"]
-    if len(steps) != N_GREEDY or len(ids) != N_GREEDY:
-        raise RecordError(f"{name}: {len(steps)} steps in place of {N_GREEDY}")
+    if len(steps) != n_steps or len(ids) != n_steps:
+        raise RecordError(f"{name}: {len(steps)} steps in place of {n_steps}")
     if answer.get("tokens_evaluated") != len(prompt_ids):
         raise RecordError(f"{name}: llama-server evaluated {answer.get('tokens_evaluated')} tokens")
     argmax, second, margin = [], [], []
@@ -241,7 +241,7 @@ def record_prompt(server, name, text, eog):
         "name": name, "text": text, "prompt_ids": prompt_ids,
         "continuation": answer["content"],
         "ids": ids, "argmax": argmax, "second": second, "margin": margin,
-        "eog_argmax_at": [i for i in range(N_GREEDY) if argmax[i] != ids[i]],
+        "eog_argmax_at": [i for i in range(n_steps) if argmax[i] != ids[i]],
     }
 
 
@@ -249,7 +249,7 @@ def force(server, prompt):
     """The top tokens at each step when the recorded ids are fed in place of chosen ones. The
     server keeps the KV of what it has seen, so that each request computes one token."""
     tops = []
-    for i in range(N_GREEDY):
+    for i in range(len(prompt["ids"])):
         answer = server.call("POST", "/completion", {
             "prompt": prompt["prompt_ids"] + prompt["ids"][:i], "n_predict": 1,
             "temperature": 0.0, "top_k": 1, "samplers": ["top_k"], "seed": 1, "n_probs": N_TOP,
@@ -334,14 +334,14 @@ def record_greedy(args):
         system = re.search(r"system_info: .*?(CPU :.*)", server.log_text())
         prompts = []
         for name, text in PROMPTS:
-            prompts.append(record_prompt(server, name, text, set(eog)))
+            prompts.append(record_prompt(server, name, text, set(eog), args.steps))
             by_tool = tokenize_with_tool(args.bin, args.model, text)
             if by_tool != prompts[-1]["prompt_ids"]:
                 raise RecordError(f"{name}: llama-tokenize and llama-server disagree on the ids")
         extra = {
-            "requests": "POST /completion: prompt as ids, n_predict 200, temperature 0, top_k 1, "
+            "requests": "POST /completion: prompt as ids, n_predict %d, temperature 0, top_k 1, "
                         "ignore_eos, n_probs %d, post_sampling_probs false, cache_prompt false; "
-                        "one request at a time" % N_TOP,
+                        "one request at a time" % (args.steps, N_TOP),
             "cpu_features": system.group(1).strip(" |") if system else None,
             "kv_dtype": "f16", "threads": args.threads,
         }
@@ -351,8 +351,9 @@ def record_greedy(args):
     return {
         "provenance": source,
         "meaning": {
-            "prompt_ids": "text with special tokens parsed; llama.cpp adds no BOS for this model",
-            "ids": "200 tokens, each the likeliest that does not end the generation",
+            "prompt_ids": "text with special tokens parsed; llama.cpp adds "
+                          + ("BOS" if bos_added else "no BOS") + " for this model",
+            "ids": f"{args.steps} tokens, each the likeliest that does not end the generation",
             "argmax": "the likeliest token of the unchanged distribution at each step: differs "
                       "from ids only where it ends the generation (eog_argmax_at)",
             "margin": "logit of argmax minus logit of second, of the unchanged distribution",
@@ -476,6 +477,9 @@ def main():
             action.add_argument("--no-special", action="store_true")
             continue
         action.add_argument("-t", "--threads", type=int, default=1)
+        if name == "greedy":
+            action.add_argument("--steps", type=int, default=N_GREEDY,
+                                help="tokens of a continuation")
         action.add_argument("--date", help="date to record in place of today's")
         where = action.add_mutually_exclusive_group(required=True)
         where.add_argument("--out", help="file to write")
