@@ -66,6 +66,11 @@ struct headrace_engine {
 /* engine_load.c */
 /** headrace_load with the accountant given, so that tests can make it refuse. m goes over to the engine, and is destroyed with it or on failure. */
 NODISCARD status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err);
+/**
+ * For inspect: the headers, the device and the plan of a load, and none of its large allocations. A plan that is refused (memory, a missing kernel, a setting) is told in *refused, and
+ * the rest is there all the same. m goes over as in engine_load.
+ */
+NODISCARD status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *refused, error *err);
 NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err);
 
 /* engine_experts.c */

@@ -58,8 +58,10 @@ void engine_experts_count(headrace_engine *e) {
         p->bytes[MEM_MODEL] += expert_store_stream_table_bytes(bank, x->n_slots);
     } else if (x->tier == PLAN_EXPERTS_RESIDENT) {
         p->bytes[MEM_MODEL] += expert_store_resident_table_bytes(bank);
+        p->bytes[MEM_EXPERTS] = expert_store_resident_copy_bytes(bank, host);
+        if (p->bytes[MEM_EXPERTS] > 0) p->bytes[MEM_EXPERTS] += MEM_HEADER_BYTES + 256;
         if (!host) {
-            for (int32_t l = 0; l < bank->n_layers; l++) p->bytes[MEM_EXPERTS] += (size_t)bank->layers[l].n_experts * bank->layers[l].slot_bytes;
+            /* all of them are copies */
         } else if (source_is_mapped(e->src)) {
             p->mapped_bytes += (size_t)bank->total_bytes;
         } else {

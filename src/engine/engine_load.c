@@ -112,6 +112,7 @@ static status plan_kv(headrace_engine *e, const config *c, const plan_machine *p
         }
     }
     /* two buffers per layer, each aligned */
+    if (!checked_add_size(p->bytes[MEM_KV], e->model->plan_state_bytes, &p->bytes[MEM_KV])) return error_set(err, STATUS_INVALID, "plan: the recurrent states overflow");
     p->bytes[MEM_KV] += (size_t)e->model->n_groups * 2 * (size_t)e->model->hp.n_layers * 512;
     return STATUS_OK;
 }
@@ -243,13 +244,17 @@ static status allocate_step(headrace_engine *e, error *err) {
     return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
 }
 
-static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
-    const uint64_t t0 = os_now_ns();
+static status load_headers(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
     TRY(model_open(e->m, e->src, &e->model, err));
     const tokenizer_options to = {.n_vocab_model = e->model->hp.n_vocab};
     TRY(tokenizer_open(e->m, e->src, &to, &e->tok, err));
-    TRY(open_device(e, c, err));
+    return open_device(e, c, err);
+}
+
+static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
+    const uint64_t t0 = os_now_ns();
+    TRY(load_headers(e, c, progress, user, err));
     TRY(plan_engine(e, c, err));
     TRY(model_commit(e->model, e->device, err));
     TRY(engine_experts_attach(e, err));
@@ -260,7 +265,7 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     return STATUS_OK;
 }
 
-status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err) {
+static status create(mem *m, headrace_engine **out, error *err) {
     headrace_engine *e = mem_calloc(m, MEM_ENGINE, 1, sizeof *e);
     if (e == NULL) {
         (void)mem_destroy(m);
@@ -269,7 +274,31 @@ status engine_load(mem *m, const config *c, headrace_progress *progress, void *u
     e->m = m;
     e->next_id = 1;
     e->lock_ready = pthread_mutex_init(&e->lock, NULL) == 0;
-    const status rc = e->lock_ready ? load(e, c, progress, user, err) : error_set(err, STATUS_FAILED, "engine: no mutex");
+    if (!e->lock_ready) {
+        headrace_free(e);
+        return error_set(err, STATUS_FAILED, "engine: no mutex");
+    }
+    *out = e;
+    return STATUS_OK;
+}
+
+status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err) {
+    headrace_engine *e;
+    TRY(create(m, &e, err));
+    const status rc = load(e, c, progress, user, err);
+    if (rc != STATUS_OK) {
+        headrace_free(e);
+        return rc;
+    }
+    *out = e;
+    return STATUS_OK;
+}
+
+status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *refused, error *err) {
+    headrace_engine *e;
+    TRY(create(m, &e, err));
+    status rc = load_headers(e, c, NULL, NULL, err);
+    if (rc == STATUS_OK && plan_engine(e, c, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
     if (rc != STATUS_OK) {
         headrace_free(e);
         return rc;

@@ -60,6 +60,67 @@ static void add_dtypes(report_ctx *r, const source *src) {
     set(r->json, "weight_bytes", json_integer((json_int_t)total));
 }
 
+static const char *kind_name(layer_kind k) {
+    switch (k) {
+    case LAYER_WINDOW: return "window";
+    case LAYER_LATENT: return "latent";
+    case LAYER_RECURRENT: return "recurrent";
+    default: return "full";
+    }
+}
+
+/* Which layers keep what of the past. */
+static void add_caches(report_ctx *r, const model *mo) {
+    json_t *groups = json_array();
+    int64_t shared = 0;
+    for (int32_t l = 0; l < (int32_t)mo->hp.n_layers; l++) shared += mo->layers[l].kv_layer != l;
+    for (int32_t g = 0; g < mo->n_groups; g++) {
+        const kv_group *kg = &mo->groups[g];
+        char window[48] = "";
+        if (kg->window > 0) snprintf(window, sizeof window, ", window of %lld", (long long)kg->window);
+        textbuf_addf(r->text, "%-20s %d layers, %s, %lld heads of %lld%s\n", "cache", kg->n_layers, kind_name(kg->kind), (long long)kg->n_kv_heads, (long long)kg->head_dim, window);
+        json_t *o = json_object();
+        set(o, "kind", json_string(kind_name(kg->kind)));
+        set(o, "layers", json_integer(kg->n_layers));
+        set(o, "kv_heads", json_integer(kg->n_kv_heads));
+        set(o, "head_dim", json_integer(kg->head_dim));
+        set(o, "window", json_integer(kg->window));
+        (void)json_array_append_new(groups, o);
+    }
+    set(r->json, "caches", groups);
+    if (shared > 0) add_number(r, "layers_sharing", shared);
+}
+
+static void add_ignored(report_ctx *r, const model *mo) {
+    json_t *ignored = json_array();
+    for (size_t i = 0; i < binding_n_ignored(mo->binding); i++) {
+        const char *name = binding_ignored(mo->binding, i)->name;
+        textbuf_addf(r->text, "%-20s %s\n", "ignored", name);
+        (void)json_array_append_new(ignored, string_or_escaped(name, strlen(name)));
+    }
+    set(r->json, "ignored_tensors", ignored);
+}
+
+/* What a load with these settings would take, by class. */
+static void add_plan(report_ctx *r, const headrace_engine *e, const error *refused) {
+    const engine_plan *p = &e->plan;
+    json_t *bytes = json_object();
+    if (refused->code != STATUS_OK) add_row(r, "refused", refused->text);
+    set(r->json, "memory_bytes", bytes);
+    if (p->total_bytes == 0) return;
+    add_number(r, "planned_context", p->n_ctx);
+    add_number(r, "planned_sequences", p->max_seqs);
+    for (int t = 0; t < MEM_TAG_COUNT; t++) {
+        if (p->bytes[t] > 0) set(bytes, mem_tag_name((mem_tag)t), json_integer((json_int_t)p->bytes[t]));
+    }
+    set(bytes, "total", json_integer((json_int_t)p->total_bytes));
+    set(bytes, "mapped", json_integer((json_int_t)p->mapped_bytes));
+    set(r->json, "kv_bytes_per_token", json_integer((json_int_t)p->kv_bytes_per_token));
+    set(r->json, "weight_bytes_per_token", json_integer((json_int_t)e->model->weights_read_bytes));
+    textbuf_addf(r->text, "%-20s %zu bytes\n%-20s %.2f MiB\n", "kv_per_token", p->kv_bytes_per_token, "weights_per_token", (double)e->model->weights_read_bytes / 1048576.0);
+    plan_print(p, NULL, r->text);
+}
+
 static void add_model(report_ctx *r, const source *src, const model *mo, const tokenizer *tok) {
     const hparams *h = &mo->hp;
     add_row(r, "path", source_path(src));
@@ -73,36 +134,27 @@ static void add_model(report_ctx *r, const source *src, const model *mo, const t
     add_number(r, "feed_forward", h->n_ff);
     add_number(r, "vocabulary", h->n_vocab);
     add_number(r, "context", h->n_ctx_train);
+    add_caches(r, mo);
+    add_row(r, "head", model_weight(mo, W_HEAD, -1)->n_dims != 0 ? "own" : "the embedding table");
     add_row(r, "tokenizer", tokenizer_kind(tok));
     add_number(r, "bos", tokenizer_bos_id(tok));
     add_row(r, "adds_bos", tokenizer_adds_bos(tok) ? "yes" : "no");
     add_row(r, "chat_template", tokenizer_chat_template(tok) != NULL ? "present" : "none");
     add_number(r, "tensors", (int64_t)source_n_tensors(src));
     add_dtypes(r, src);
-    json_t *ignored = json_array();
-    for (size_t i = 0; i < binding_n_ignored(mo->binding); i++) {
-        const char *name = binding_ignored(mo->binding, i)->name;
-        textbuf_addf(r->text, "%-20s %s\n", "ignored", name);
-        (void)json_array_append_new(ignored, string_or_escaped(name, strlen(name)));
-    }
-    set(r->json, "ignored_tensors", ignored);
+    add_ignored(r, mo);
 }
 
 static status report_model(report_ctx *r, error *err) {
-    source *src = NULL;
-    model *mo = NULL;
-    tokenizer *tok = NULL;
-    const tokenizer_options to = {0};
-    status rc;
-    TRY_GOTO(engine_open_source(r->m, r->c, NULL, NULL, &src, err));
-    TRY_GOTO(model_open(r->m, src, &mo, err));
-    TRY_GOTO(tokenizer_open(r->m, src, &to, &tok, err));
-    add_model(r, src, mo, tok);
-fail:
-    tokenizer_close(tok);
-    model_close(mo);
-    source_close(src);
-    return rc;
+    mem *m = NULL;
+    headrace_engine *e;
+    error refused = {0};
+    if (mem_create(&m) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
+    TRY(engine_load_plan(m, r->c, &e, &refused, err));
+    add_model(r, e->src, e->model, e->tok);
+    add_plan(r, e, &refused);
+    headrace_free(e);
+    return STATUS_OK;
 }
 
 static status report_tensors(report_ctx *r, error *err) {

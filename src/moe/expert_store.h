@@ -61,6 +61,8 @@ struct expert_store {
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
 NODISCARD status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err);
+/** Copies (MEM_EXPERTS) of the resident store: every expert, or on a host-addressable device those that the file has at odd addresses. */
+size_t expert_store_resident_copy_bytes(const expert_bank *bank, bool host_addressable);
 /** Tables (MEM_MODEL) of the resident store. */
 size_t expert_store_resident_table_bytes(const expert_bank *bank);
 

@@ -81,6 +81,26 @@ static status close_store(expert_store *base) {
     return rc;
 }
 
+/* Kernels read elements at addresses that their size divides; a file may put a tensor at any byte. Such an expert is copied even where the others are used in place. */
+static bool needs_copy(const expert_layer *el, int32_t expert) {
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        const expert_span *span = &el->spans[(size_t)expert * (size_t)el->n_parts + (size_t)p];
+        const vt_dtype t = el->parts[p].view.dtype;
+        if ((span->tensor->off + span->off) % (vt_dtype_is_block(t) ? (vt_dtype_block_bytes(t) > 1 ? 2 : 1) : vt_dtype_block_bytes(t)) != 0) return true;
+    }
+    return false;
+}
+
+size_t expert_store_resident_copy_bytes(const expert_bank *bank, bool host_addressable) {
+    size_t bytes = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) {
+        for (int32_t e = 0; e < bank->layers[l].n_experts; e++) {
+            if (!host_addressable || needs_copy(&bank->layers[l], e)) bytes += bank->layers[l].slot_bytes;
+        }
+    }
+    return bytes;
+}
+
 /* Every part of every expert: its address in the source, or in the copy at *off. */
 static status place_all(resident_store *s, vt_queue *queue, bool alias, error *err) {
     const expert_bank *bank = s->base.bank;
@@ -88,19 +108,20 @@ static status place_all(resident_store *s, vt_queue *queue, bool alias, error *e
     for (int32_t l = 0; l < bank->n_layers; l++) {
         const expert_layer *el = &bank->layers[l];
         for (int32_t e = 0; e < el->n_experts; e++) {
+            const bool in_place = alias && !needs_copy(el, e);
             for (int32_t p = 0; p < el->n_parts; p++) {
                 const expert_span *span = &el->spans[(size_t)e * (size_t)el->n_parts + (size_t)p];
                 const void *data;
                 TRY(source_data(bank->src, span->tensor, &data, err));
                 const uint8_t *from = (const uint8_t *)data + span->off;
-                uint8_t *to = alias ? NULL : (uint8_t *)s->copy.data + off + el->parts[p].slot_off;
-                if (!alias) {
+                uint8_t *to = in_place ? NULL : (uint8_t *)s->copy.data + off + el->parts[p].slot_off;
+                if (!in_place) {
                     const status rc = vt_copy(queue, to, from, el->parts[p].n_bytes);
                     if (rc != STATUS_OK) return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", e, l);
                 }
-                parts_of(s, l, e)[p] = alias ? from : to;
+                parts_of(s, l, e)[p] = in_place ? from : to;
             }
-            off += el->slot_bytes;
+            if (!in_place) off += el->slot_bytes;
         }
     }
     return STATUS_OK;
@@ -115,7 +136,7 @@ size_t expert_store_resident_table_bytes(const expert_bank *bank) {
 
 status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err) {
     resident_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
-    size_t n_parts = 0, bytes = 0;
+    size_t n_parts = 0;
     status rc = STATUS_NO_MEMORY;
     if (s == NULL) return error_set(err, rc, "experts: no memory for a store");
     s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
@@ -126,12 +147,12 @@ status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *q
     for (int32_t l = 0; l < bank->n_layers; l++) {
         s->first[l] = n_parts;
         n_parts += (size_t)bank->layers[l].n_experts * (size_t)bank->layers[l].n_parts;
-        bytes += (size_t)bank->layers[l].n_experts * bank->layers[l].slot_bytes;
     }
     s->part = mem_calloc(m, MEM_MODEL, n_parts, sizeof *s->part);
     if (s->part == NULL) goto fail;
     const bool alias = (queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
-    if (!alias) TRY_GOTO(vt_buffer_alloc(queue->owner, MEM_EXPERTS, bytes, "resident experts", &s->copy, err));
+    const size_t bytes = expert_store_resident_copy_bytes(bank, alias);
+    if (bytes > 0) TRY_GOTO(vt_buffer_alloc(queue->owner, MEM_EXPERTS, bytes, "resident experts", &s->copy, err));
     TRY_GOTO(place_all(s, queue, alias, err));
     s->counters.bytes_resident = bank->total_bytes;
     *out = &s->base;

@@ -121,6 +121,21 @@ static void *read_tensor(const char *path, const char *name, const char *dtype, 
 float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "F32", rows, cols); }
 int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "I32", rows, cols); }
 
+bool support_has_tensor(const char *path, const char *name) {
+    FILE *f = fopen(path, "rb");
+    uint64_t n = 0;
+    if (f == NULL || fread(&n, sizeof n, 1, f) != 1) fail_msg("%s cannot be read", path);
+    char *header = malloc(n);
+    assert_non_null(header);
+    assert_int_equal(fread(header, 1, n, f), n);
+    json_t *j = json_loadb(header, n, 0, NULL);
+    const bool there = json_object_get(j, name) != NULL;
+    json_decref(j);
+    free(header);
+    fclose(f);
+    return there;
+}
+
 static int32_t *int_array(const json_t *a, int32_t *n) {
     *n = (int32_t)json_array_size(a);
     int32_t *out = malloc(((size_t)*n + 1) * sizeof *out);

@@ -45,6 +45,8 @@ void support_run_free(support_run *r);
 
 /** One tensor of a .safetensors file with dtype F32, malloc'd. */
 float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols);
+/** Whether the file's header names the tensor. */
+bool support_has_tensor(const char *path, const char *name);
 int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols);
 
 typedef struct support_prompt {
