@@ -58,9 +58,7 @@ PROMPTS = [
 ]
 
 PERPLEXITY_METHOD = (
-    "The whole text, without its last newline, is tokenized once; no BOS token is added, because "
-    "this model's tokenizer.ggml.add_bos_token is false (for a model where it is true, the first "
-    "token of every window would be replaced by BOS). The ids are cut into consecutive windows of "
+    "The whole text, without its last newline, is tokenized once; %s. The ids are cut into consecutive windows of "
     "n_ctx = 512 that do not overlap; what is left over at the end is dropped. Each window is "
     "evaluated on its own, at positions 0..511, with nothing carried over. Let logits[p] be the "
     "output for position p of a window (it predicts the token at p + 1). Scored are p = 256..510, "
@@ -70,6 +68,14 @@ PERPLEXITY_METHOD = (
     "exp(sum of all nll / number of scores). chunks[k] is the perplexity over windows 0..k "
     "together, not that of window k alone."
 )
+
+
+PERPLEXITY_BOS = {
+    False: "no BOS token is added, because this model's tokenizer.ggml.add_bos_token is false (for "
+           "a model where it is true, the first token of every window would be replaced by BOS)",
+    True: "BOS is added in front, because this model's tokenizer.ggml.add_bos_token is true, and "
+          "takes the place of the first token of every window",
+}
 
 
 class RecordError(Exception):
@@ -197,12 +203,14 @@ class Server:
         return sorted({int(n) for n in re.findall(r"EOG token\s*=\s*(\d+)", self.log_text())})
 
 
-def tokenize_with_tool(bindir, model, text, parse_special=True):
+def tokenize_with_tool(bindir, model, text, parse_special=True, bos=True):
     """The ids that llama-tokenize gives, BOS included where the model asks for one."""
     command = [binary(bindir, "llama-tokenize"), "-m", model, "--stdin", "--ids", "--log-disable",
                "--no-escape"]
     if not parse_special:
         command.append("--no-parse-special")
+    if not bos:
+        command.append("--no-bos")
     done = subprocess.run(command, input=text.encode(), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, check=False, timeout=120)
     match = re.search(rb"^\[([0-9, ]*)\]\s*$", done.stdout, re.MULTILINE)
@@ -404,6 +412,7 @@ def record_perplexity(args):
                                                         ("off", "f32"))
     system = re.search(r"system_info: .*?(CPU :.*)", out)
     ids = tokenize_with_tool(args.bin, args.model, text[:-1].decode())
+    bos_added = ids != tokenize_with_tool(args.bin, args.model, text[:-1].decode(), bos=False)
     if len(ids) // N_CTX != len(chunks):
         raise RecordError(f"{len(ids)} tokens, but {len(chunks)} windows of {N_CTX}")
     extra = {
@@ -415,7 +424,7 @@ def record_perplexity(args):
     return {
         "provenance": provenance(args, "llama-perplexity", ["llama-perplexity"] + command[1:],
                                  extra),
-        "method": PERPLEXITY_METHOD,
+        "method": PERPLEXITY_METHOD % PERPLEXITY_BOS[bos_added],
         "n_ctx": N_CTX,
         "n_tokens": len(ids),
         "ids_sha256": hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest(),
