@@ -86,7 +86,7 @@ static bool needs_copy(const expert_layer *el, int32_t expert) {
     for (int32_t p = 0; p < el->n_parts; p++) {
         const expert_span *span = &el->spans[(size_t)expert * (size_t)el->n_parts + (size_t)p];
         const vt_dtype t = el->parts[p].view.dtype;
-        if ((span->tensor->off + span->off) % (vt_dtype_is_block(t) ? (vt_dtype_block_bytes(t) > 1 ? 2 : 1) : vt_dtype_block_bytes(t)) != 0) return true;
+        if ((span->tensor->off + span->off) % (vt_dtype_is_block(t) ? (size_t)(vt_dtype_block_bytes(t) > 1 ? 2 : 1) : vt_dtype_block_bytes(t)) != 0) return true;
     }
     return false;
 }
