@@ -283,7 +283,7 @@ static status create(mem *m, headrace_engine **out, error *err) {
 }
 
 status engine_load(mem *m, const config *c, headrace_progress *progress, void *user, headrace_engine **out, error *err) {
-    headrace_engine *e;
+    headrace_engine *e = NULL;
     TRY(create(m, &e, err));
     const status rc = load(e, c, progress, user, err);
     if (rc != STATUS_OK) {
@@ -295,7 +295,7 @@ status engine_load(mem *m, const config *c, headrace_progress *progress, void *u
 }
 
 status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *refused, error *err) {
-    headrace_engine *e;
+    headrace_engine *e = NULL;
     TRY(create(m, &e, err));
     status rc = load_headers(e, c, NULL, NULL, err);
     if (rc == STATUS_OK && plan_engine(e, c, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
