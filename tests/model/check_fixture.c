@@ -146,31 +146,32 @@ static void greedy_ids_agree(void **state) {
     headrace_free(e);
 }
 
-/* A router that flips between two near experts, as it may with a rounded cache, moves logits by up to two; without experts there is no such step. */
-static double torn(void) {
+/* A router that flips between two near experts, as it may with a rounded cache, changes a row's logits at a stroke; without experts there is no such step. */
+static bool has_experts(void) {
     char path[512];
     snprintf(path, sizeof path, "%s/expected.safetensors", expected_dir);
-    return support_has_tensor(path, "router.1.ids") || support_has_tensor(path, "router.0.ids") ? 2.0 : 0.2;
+    return support_has_tensor(path, "router.1.ids") || support_has_tensor(path, "router.0.ids");
 }
 
-/* With the default cache and activations the choice is the same wherever the reference was not torn. */
+/* With the default cache and activations the choice is the same wherever the reference was not torn; with experts, at 19 of 20 such steps. */
 static void defaults_choose_the_same(void **state) {
     const answers *a = *state;
     headrace_engine *e = support_load(model_path, NULL);
-    const double limit = torn();
-    long compared = 0;
+    long compared = 0, same = 0;
     for (int i = 0; i < a->n; i++) {
         const support_prompt *p = &a->prompts[i];
         support_run r;
         forced_run(a, i, 0, &r);
         support_go(e, &r, 1);
         for (int k = 0; k < p->n_greedy; k++) {
-            if (p->gap[k] <= limit) continue;
-            assert_int_equal(argmax(r.logits + (size_t)(p->n_ids - 1 + k) * (size_t)a->vocab, a->vocab), p->greedy[k]);
+            if (p->gap[k] <= 0.2) continue;
+            same += argmax(r.logits + (size_t)(p->n_ids - 1 + k) * (size_t)a->vocab, a->vocab) == p->greedy[k];
             compared++;
         }
         support_run_free(&r);
     }
+    print_message("%ld of %ld clear choices equal\n", same, compared);
+    assert_true(has_experts() ? (double)same >= 0.95 * (double)compared : same == compared);
     assert_true(compared > 0);
     headrace_free(e);
 }
