@@ -54,3 +54,11 @@ target_link_libraries(check_smollm2 PRIVATE model_support)
 target_compile_definitions(check_smollm2 PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
 add_test(NAME check_smollm2 COMMAND check_smollm2)
 set_tests_properties(check_smollm2 PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
+
+# Streamed experts against resident ones.
+add_executable(check_experts ${CMAKE_CURRENT_SOURCE_DIR}/model/check_experts.c)
+target_link_libraries(check_experts PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
+foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olmoe gpt-oss gpt-oss-mxfp4 deepseek-v3 glm4-moe qwen3_5-moe)
+  add_test(NAME experts_${name} COMMAND check_experts ${fixtures}/${name})
+  set_tests_properties(experts_${name} PROPERTIES LABELS model TIMEOUT 900)
+endforeach()

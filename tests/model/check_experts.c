@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streamed experts give the bits of resident ones: every prompt of a fixture at several budgets from one wave to everything, 1 to 5 prompts together. And what goes wrong goes wrong for
+ * those who were there: budgets below one wave, files cut short, an allocation refused.
+ * Usage: check_experts FIXTURE
+ */
+#include "model/model_support.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/engine.h"
+
+enum { MAX_PROMPTS = 16, MOST_TOGETHER = 5 };
+
+static const char *fixture;
+
+typedef struct resident {
+    support_prompt prompts[MAX_PROMPTS];
+    int n;
+    int32_t *forced[MAX_PROMPTS], n_forced[MAX_PROMPTS];
+    support_run runs[MAX_PROMPTS]; /* with resident experts, one prompt at a time */
+} resident;
+
+static headrace_stats stats_of(headrace_engine *e) {
+    headrace_stats st = {.size = sizeof st};
+    assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
+    return st;
+}
+
+static void forced_run(const resident *a, int i, int chunk, support_run *r) { *r = (support_run){.ids = a->forced[i], .n_ids = a->n_forced[i], .chunk = chunk, .want_logits = true}; }
+
+static int run_resident(void **state) {
+    resident *a = calloc(1, sizeof *a);
+    char path[512];
+    snprintf(path, sizeof path, "%s/expected.json", fixture);
+    a->n = support_prompts(path, a->prompts, MAX_PROMPTS);
+    headrace_engine *e = support_load(fixture, "experts", "resident", "threads", "2", NULL);
+    for (int i = 0; i < a->n; i++) {
+        const support_prompt *p = &a->prompts[i];
+        a->n_forced[i] = p->n_ids + p->n_greedy - 1;
+        a->forced[i] = malloc((size_t)a->n_forced[i] * sizeof(int32_t));
+        memcpy(a->forced[i], p->ids, (size_t)p->n_ids * sizeof(int32_t));
+        memcpy(a->forced[i] + p->n_ids, p->greedy, (size_t)(p->n_greedy - 1) * sizeof(int32_t));
+        forced_run(a, i, 0, &a->runs[i]);
+        support_go(e, &a->runs[i], 1);
+    }
+    const headrace_stats st = stats_of(e);
+    assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_RESIDENT);
+    assert_true(st.expert_hits > 0 && st.expert_misses == 0 && st.experts_distinct <= st.experts_total);
+    headrace_free(e);
+    *state = a;
+    return 0;
+}
+
+static int free_resident(void **state) {
+    resident *a = *state;
+    for (int i = 0; i < a->n; i++) {
+        support_run_free(&a->runs[i]);
+        free(a->forced[i]);
+    }
+    support_prompts_free(a->prompts, a->n);
+    free(a);
+    return 0;
+}
+
+/* n prompts as one batch; the bits must be those of each alone with resident experts. */
+static long same_bits(const resident *a, headrace_engine *e, int first, int n, int chunk) {
+    support_run r[MOST_TOGETHER];
+    for (int i = 0; i < n; i++) forced_run(a, (first + i) % a->n, chunk, &r[i]);
+    support_go(e, r, n);
+    for (int i = 0; i < n; i++) {
+        const support_run *want = &a->runs[(first + i) % a->n];
+        assert_int_equal(r[i].n_rows, want->n_rows);
+        assert_memory_equal(r[i].logits, want->logits, (size_t)want->n_rows * (size_t)want->n_vocab * sizeof(float));
+        support_run_free(&r[i]);
+    }
+    return n;
+}
+
+/* Slots of one wave, of one token, and of all; bytes of one. */
+typedef struct sizes {
+    uint64_t least, all, slot_bytes;
+} sizes;
+
+static sizes read_sizes(void) {
+    sizes s = {0};
+    headrace_engine *e = support_load(fixture, "experts", "stream", "host-experts", "min", NULL);
+    support_run r = {.ids = (const int32_t[]){3}, .n_ids = 1, .want_logits = true};
+    support_go(e, &r, 1);
+    support_run_free(&r);
+    const headrace_stats st = stats_of(e);
+    s = (sizes){.least = st.expert_slots, .all = st.experts_total, .slot_bytes = st.expert_slot_bytes};
+    headrace_free(e);
+    assert_true(s.least > 0 && s.least < s.all && s.slot_bytes > 0);
+    return s;
+}
+
+static void every_budget(void **state) {
+    const resident *a = *state;
+    const sizes s = read_sizes();
+    const uint64_t budgets[] = {s.least, s.least + 1, s.all / 4 > s.least ? s.all / 4 : s.least + 2, s.all / 2, s.all - 1, s.all};
+    long compared = 0;
+    for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
+        char size[32];
+        snprintf(size, sizeof size, "%llu", (unsigned long long)(budgets[b] * s.slot_bytes));
+        const char *const as[] = {b == 0 ? "min" : size, budgets[b] == s.all ? "all" : size};
+        headrace_engine *e = support_load(fixture, "experts", "stream", "host-experts", as[b == 0 ? 0 : 1], "threads", b % 2 ? "1" : "2", "max-batch-tokens", b % 3 ? "512" : "37", "prefix-cache", "false", NULL);
+        for (int n = 1; n <= MOST_TOGETHER; n++) compared += same_bits(a, e, n - 1, n, n == 2 ? 1 : n == 3 ? 3 : 0);
+        const headrace_stats st = stats_of(e);
+        print_message("%s: %llu slots: %llu hits, %llu misses, %llu evictions, %llu bytes, %llu of %llu distinct\n", as[b == 0 ? 0 : 1], (unsigned long long)st.expert_slots,
+                      (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses, (unsigned long long)st.expert_evictions, (unsigned long long)st.expert_bytes_read,
+                      (unsigned long long)st.experts_distinct, (unsigned long long)st.experts_total);
+        assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_STREAM);
+        assert_int_equal(st.expert_slots, budgets[b]);
+        assert_int_equal(st.n_hot_allocations, 0);
+        assert_int_equal(st.expert_failures, 0);
+        assert_true(st.expert_misses >= st.experts_distinct && st.expert_bytes_read > 0 && st.expert_reads >= st.expert_misses);
+        if (budgets[b] < st.experts_distinct)
+            assert_true(st.expert_evictions > 0 && st.expert_misses > st.experts_distinct);
+        else if (budgets[b] == s.all)
+            assert_true(st.expert_evictions == 0 && st.expert_misses == st.experts_distinct && st.expert_hits > 0);
+        headrace_free(e);
+    }
+    assert_int_equal(compared, 6 * (1 + 2 + 3 + 4 + 5));
+}
+
+static headrace_status try_load(headrace_error *err, const char *experts, const char *host, const char *load) {
+    headrace_config *c = NULL;
+    headrace_engine *e = NULL;
+    assert_int_equal(headrace_config_create(&c, err), HEADRACE_OK);
+    assert_int_equal(headrace_config_set(c, "model", fixture, err), HEADRACE_OK);
+    if (experts != NULL) assert_int_equal(headrace_config_set(c, "experts", experts, err), HEADRACE_OK);
+    if (host != NULL) assert_int_equal(headrace_config_set(c, "host-experts", host, err), HEADRACE_OK);
+    if (load != NULL) assert_int_equal(headrace_config_set(c, "load", load, err), HEADRACE_OK);
+    const headrace_status rc = headrace_load(c, NULL, NULL, &e, err);
+    headrace_config_destroy(c);
+    headrace_free(e);
+    return rc;
+}
+
+static void settings_that_cannot_be(void **state) {
+    (void)state;
+    const sizes s = read_sizes();
+    headrace_error err = {0};
+    char size[32], least[64];
+    snprintf(size, sizeof size, "%llu", (unsigned long long)(s.least * s.slot_bytes - 1));
+    snprintf(least, sizeof least, "the least is %llu bytes", (unsigned long long)(s.least * s.slot_bytes));
+    assert_int_equal(try_load(&err, "stream", size, NULL), HEADRACE_DOES_NOT_FIT);
+    if (strstr(err.text, least) == NULL) fail_msg("\"%s\" does not say \"%s\"", err.text, least);
+    assert_int_equal(try_load(&err, "stream", "999999G", NULL), HEADRACE_OK); /* clamped to all of them */
+    assert_int_equal(try_load(&err, "resident", "min", NULL), HEADRACE_INVALID);
+    assert_int_equal(try_load(&err, "stream", NULL, "map"), HEADRACE_INVALID);
+    assert_int_equal(try_load(&err, "stream", "plenty", NULL), HEADRACE_INVALID);
+    assert_int_equal(try_load(&err, NULL, "min", NULL), HEADRACE_OK);
+    assert_int_equal(try_load(&err, "resident", NULL, "read"), HEADRACE_OK);
+}
+
+/* ---- faults ---- */
+
+/* A folder of its own with a copy of the tensors, so that it can be damaged. */
+static support_folder copied_fixture(char tensors[PATH_MAX]) {
+    support_folder f = support_published(fixture);
+    char from[PATH_MAX];
+    snprintf(from, sizeof from, "%s/model.safetensors", fixture);
+    snprintf(tensors, PATH_MAX, "%s/model.safetensors", f.path);
+    assert_int_equal(unlink(tensors), 0);
+    FILE *in = fopen(from, "rb"), *out = fopen(tensors, "wb");
+    assert_true(in != NULL && out != NULL);
+    static char block[65536];
+    for (size_t n; (n = fread(block, 1, sizeof block, in)) > 0;) assert_int_equal(fwrite(block, 1, n, out), n);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+    return f;
+}
+
+static headrace_finish finish;
+static char reason[HEADRACE_ERROR_TEXT_BYTES];
+static void on_end(const headrace_event *ev) {
+    if (ev->kind != HEADRACE_EVENT_DONE) return;
+    finish = ev->finish;
+    snprintf(reason, sizeof reason, "%s", ev->error != NULL ? ev->error : "");
+}
+
+static void a_file_cut_short(void **state) {
+    const resident *a = *state;
+    char tensors[PATH_MAX];
+    headrace_error err = {0};
+    const support_folder f = copied_fixture(tensors);
+    headrace_engine *e = support_load(f.path, "experts", "stream", "host-experts", "min", "prefix-cache", "false", NULL);
+    (void)same_bits(a, e, 0, 1, 0);
+    FILE *whole = fopen(tensors, "rb");
+    assert_int_equal(fseek(whole, 0, SEEK_END), 0);
+    const long n = ftell(whole);
+    fclose(whole);
+    assert_int_equal(truncate(tensors, 2000), 0);
+    headrace_request q = HEADRACE_REQUEST_INIT;
+    q.ids = a->forced[0];
+    q.n_ids = (size_t)a->n_forced[0];
+    q.want_logits = true;
+    q.callback = on_end;
+    assert_int_equal(headrace_submit(e, &q, NULL, &err), HEADRACE_OK);
+    assert_int_equal(headrace_run(e, &err), HEADRACE_OK);
+    assert_int_equal(finish, HEADRACE_FINISH_ERROR);
+    if (strstr(reason, "expert ") == NULL || strstr(reason, "model.safetensors") == NULL || strstr(reason, "expected") == NULL || strstr(reason, "got") == NULL) fail_msg("\"%s\"", reason);
+    /* the file is whole again: so are the answers, and nothing stayed leased */
+    char from[PATH_MAX];
+    snprintf(from, sizeof from, "%s/model.safetensors", fixture);
+    FILE *in = fopen(from, "rb"), *out = fopen(tensors, "rb+");
+    static char block[65536];
+    for (size_t k; (k = fread(block, 1, sizeof block, in)) > 0;) assert_int_equal(fwrite(block, 1, k, out), k);
+    fclose(in);
+    assert_int_equal(ftell(out), n);
+    fclose(out);
+    (void)same_bits(a, e, 0, 3, 0);
+    assert_true(stats_of(e).expert_failures > 0);
+    headrace_free(e);
+    support_folder_remove(&f);
+}
+
+static int errors_logged;
+static void on_log(void *user, log_level level, const char *line) {
+    (void)user;
+    if (level != LOG_LEVEL_ERROR) return;
+    errors_logged++;
+    fprintf(stderr, "logged: %s\n", line);
+}
+
+static void every_allocation_of_the_load(void **state) {
+    (void)state;
+    headrace_error herr = {0};
+    headrace_config *c = NULL;
+    assert_int_equal(headrace_config_create(&c, &herr), HEADRACE_OK);
+    static const char *const settings[][2] = {{"model", NULL}, {"experts", "stream"}, {"host-experts", "min"}, {"threads", "1"}, {"ctx", "64"}, {"max-seqs", "2"}, {"max-batch-tokens", "16"}};
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        assert_int_equal(headrace_config_set(c, settings[i][0], i == 0 ? fixture : settings[i][1], &herr), HEADRACE_OK);
+    }
+    log_set(on_log, NULL, LOG_LEVEL_WARN);
+    int n_failed = 0;
+    uint64_t total = 0;
+    for (uint64_t n = UINT64_MAX;;) { /* first without a failure, to count */
+        mem *m = NULL;
+        error err = {0};
+        headrace_engine *e = NULL;
+        assert_int_equal(mem_create(&m), STATUS_OK);
+        mem_fail_after(m, n);
+        const status rc = engine_load(m, c->c, NULL, NULL, &e, &err);
+        if (rc == STATUS_OK) {
+            mem_fail_off(m);
+            if (total > 0) {
+                headrace_free(e);
+                break;
+            }
+            total = mem_alloc_count(m);
+            headrace_free(e);
+            n = 0;
+            continue;
+        }
+        if (rc != STATUS_NO_MEMORY) fail_msg("allocation %llu: %s: %s", (unsigned long long)n, status_name(rc), err.text);
+        n_failed++;
+        n += n + 120 < total ? 1 + total / 100 : 1; /* of the many for headers some, then every one */
+    }
+    print_message("%d of %llu allocations refused\n", n_failed, (unsigned long long)total);
+    assert_true(n_failed > 50);
+    assert_int_equal(errors_logged, 0);
+    headrace_config_destroy(c);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    fixture = argv[1];
+    log_set(on_log, NULL, LOG_LEVEL_WARN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_budget),
+        cmocka_unit_test(settings_that_cannot_be),
+        cmocka_unit_test(a_file_cut_short),
+        cmocka_unit_test(every_allocation_of_the_load),
+    };
+    return cmocka_run_group_tests(tests, run_resident, free_resident);
+}
