@@ -19,7 +19,7 @@
 #include "cli/speed_meter.h"
 #include "cli/utf8_text.h"
 
-enum { PROMPTS_AT_ONCE = 32 };
+enum { PROMPTS_AT_ONCE = 32, MAX_STOPS = 64 };
 
 struct completion;
 
@@ -149,6 +149,15 @@ static status submit(void *user, size_t i, headrace_id *out, error *err) {
     r.min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
     r.seed = (uint64_t)config_count(c, CONFIG_KEY_SEED);
     r.chunk = (int32_t)config_count(c, CONFIG_KEY_CHUNK);
+    r.repetition_penalty = (float)config_real(c, CONFIG_KEY_REPETITION_PENALTY);
+    r.frequency_penalty = (float)config_real(c, CONFIG_KEY_FREQUENCY_PENALTY);
+    r.presence_penalty = (float)config_real(c, CONFIG_KEY_PRESENCE_PENALTY);
+    r.min_tokens = (int32_t)config_count(c, CONFIG_KEY_MIN_TOKENS);
+    const char *stop[MAX_STOPS];
+    r.stop = stop;
+    r.n_stop = (size_t)config_list_size(c, CONFIG_KEY_STOP);
+    if (r.n_stop > MAX_STOPS) return error_set(err, STATUS_INVALID, "complete: --stop is given %zu times and %d are allowed", r.n_stop, MAX_STOPS);
+    for (size_t k = 0; k < r.n_stop; k++) stop[k] = config_list_item(c, CONFIG_KEY_STOP, (int)k);
     r.callback = on_event;
     r.user = &all->answers[i];
     status rc = session_status(headrace_submit(all->engine, &r, out, &why), &why, err);
