@@ -266,7 +266,10 @@ static void end(sim *t, sim_seq *x) {
 
 static void one_step(sim *t) {
     const uint64_t hits = t->s.n_hit_tokens;
+    const sequence *best = t->s.running.first;
+    const int32_t times = best != NULL ? best->n_preempted : 0;
     const int32_t rows = sched_step(&t->s);
+    if (best != NULL) assert_int_equal(best->n_preempted, times); /* never the best of those that run */
     int32_t sum = 0;
     t->steps++;
     t->hits += (long)(t->s.n_hit_tokens - hits);
