@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device store: slots in device memory, allocated once, filled from a lower store over the vtable. An expert that is missing is leased below, its parts are copied on the copy queue,
+ * a fence says when they are there, and the lower lease goes back when that fence is done. A slot that was released stays protected until its consumer's fence is done.
+ */
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "moe/expert_policy.h"
+#include "moe/expert_seen.h"
+#include "moe/expert_store.h"
+
+typedef struct retiring {
+    int32_t slot;
+    vt_fence last_use;
+} retiring;
+
+typedef struct device_store {
+    expert_store base;
+    mem *m;
+    vt_device *device;
+    vt_queue *copies;
+    expert_store *below;
+    expert_policy *policy;
+    vt_buffer memory;
+    int32_t n_slots, n_fences;
+    size_t slot_bytes;
+    uint64_t *generation;
+    vt_fence *ready;       /* [n_slots]: the last copy into the slot */
+    retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
+    int32_t first_leaving, n_leaving;
+
+    int32_t layer;
+    int32_t *hits, n_hits, next_hit;      /* slots */
+    int32_t *misses, n_misses, next_miss; /* experts; the first next_miss have slots, and turn -1 when they have been given */
+    int32_t *sizes, n_sizes, next_size;   /* waves of the lower store over what was placed last */
+    int32_t next_below;                   /* first of misses that the next of them is about */
+    bool below_active;
+
+    int32_t last_layer;
+    int64_t n_leases;
+    expert_counters counters;
+    expert_seen seen;
+} device_store;
+
+static device_store *self(expert_store *base) { return (device_store *)base; }
+
+/* ---- slots that wait for their last consumer ---- */
+
+static void let_go(device_store *s) {
+    expert_policy_protect(s->policy, s->leaving[s->first_leaving].slot, false);
+    s->first_leaving = (s->first_leaving + 1) % s->n_slots;
+    s->n_leaving--;
+}
+
+static void let_go_of_the_done(device_store *s) {
+    while (s->n_leaving > 0 && vt_fence_done(s->device, s->leaving[s->first_leaving].last_use)) let_go(s);
+}
+
+static void await_oldest(device_store *s) {
+    const retiring *r = &s->leaving[s->first_leaving];
+    if (vt_fence_wait_host(s->device, r->last_use) != STATUS_OK) log_warn("experts: the device has failed while it used slot %d", r->slot);
+    let_go(s);
+}
+
+static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
+    (void)ids;
+    device_store *s = self(base);
+    if (layer <= s->last_layer) expert_policy_step(s->policy);
+    s->last_layer = layer;
+    int32_t room = s->n_slots - (int32_t)s->n_leases, n_waves = 0; /* what is leaving can be waited for */
+    if (room < 1) room = 1;
+    for (int32_t at = 0; at < n; at += room) sizes[n_waves++] = n - at < room ? n - at : room;
+    return n_waves;
+}
+
+/* ---- a wave ---- */
+
+/* Slots for as many missing experts as there are, and the lower store asked for them. */
+static void place_misses(device_store *s) {
+    const int32_t first = s->next_miss;
+    let_go_of_the_done(s);
+    while (s->next_miss < s->n_misses) {
+        int32_t slot;
+        while ((slot = expert_policy_place(s->policy, s->layer, s->misses[s->next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving > 0) await_oldest(s);
+        if (slot < 0) break;
+        expert_policy_protect(s->policy, slot, true);
+        s->generation[slot]++;
+        s->next_miss++;
+    }
+    s->next_below = first;
+    s->next_size = 0;
+    s->n_sizes = s->next_miss > first ? s->below->waves(s->below, s->layer, s->misses + first, s->next_miss - first, s->sizes) : 0;
+}
+
+static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
+    device_store *s = self(base);
+    if (n > s->base.bank->max_experts || s->next_hit < s->n_hits || s->next_miss < s->n_misses || s->next_size < s->n_sizes || s->below_active) {
+        return error_set(err, STATUS_BUG, "experts: a wave of %d experts of layer %d while another is under way", n, layer);
+    }
+    s->layer = layer;
+    s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
+        expert_seen_add(&s->seen, layer, ids[i]);
+        if (slot < 0) {
+            s->misses[s->n_misses++] = ids[i];
+            continue;
+        }
+        expert_policy_touch(s->policy, slot);
+        expert_policy_protect(s->policy, slot, true);
+        s->hits[s->n_hits++] = slot;
+    }
+    s->counters.waves++;
+    s->counters.hits += (uint64_t)s->n_hits;
+    s->counters.misses += (uint64_t)s->n_misses;
+    place_misses(s);
+    return STATUS_OK;
+}
+
+static uint8_t *address(const device_store *s, int32_t slot) { return (uint8_t *)s->memory.data + (size_t)slot * s->slot_bytes; }
+
+static void give(device_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
+    const expert_layer *el = &s->base.bank->layers[s->layer];
+    *lease = (expert_lease){.layer = s->layer, .expert = expert, .slot = slot, .generation = s->generation[slot], .ready = s->ready[slot]};
+    for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = address(s, slot) + el->parts[p].slot_off;
+    s->n_leases++;
+}
+
+static void mark_given(device_store *s, int32_t expert) {
+    for (int32_t i = 0; i < s->next_miss; i++) {
+        if (s->misses[i] == expert) s->misses[i] = -1;
+    }
+}
+
+static void empty_slot(device_store *s, int32_t expert) {
+    const int32_t slot = expert_policy_find(s->policy, s->layer, expert);
+    if (slot < 0) return;
+    expert_policy_forget(s->policy, slot);
+    expert_policy_protect(s->policy, slot, false);
+}
+
+/* All parts of one expert into its slot. The lower lease is free for other uses when the copies are done. */
+static status upload(device_store *s, const expert_lease *from, int32_t slot, error *err) {
+    const expert_layer *el = &s->base.bank->layers[s->layer];
+    status rc = STATUS_OK;
+    for (int32_t p = 0; rc == STATUS_OK && p < el->n_parts; p++) rc = vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes);
+    if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
+    if (rc == STATUS_OK)
+        rc = vt_fence_wait_host(s->device, s->ready[slot]);
+    else
+        (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
+    if (rc != STATUS_OK) return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->layer);
+    s->counters.bytes_read += el->file_bytes;
+    s->counters.reads += (uint64_t)el->n_parts;
+    return STATUS_OK;
+}
+
+/* The next expert that the lower store has ready; STATUS_NOT_FOUND when all that were placed have been given. */
+static status next_from_below(device_store *s, expert_lease *from, error *err) {
+    for (;;) {
+        if (!s->below_active) {
+            if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
+            const int32_t n = s->sizes[s->next_size++], first = s->next_below;
+            s->next_below += n;
+            const status rc = s->below->begin(s->below, s->layer, s->misses + first, n, err);
+            if (rc != STATUS_OK) {
+                from->expert = s->misses[first];
+                for (int32_t i = first; i < first + n; i++) {
+                    empty_slot(s, s->misses[i]);
+                    s->misses[i] = -1;
+                }
+                return rc;
+            }
+            s->below_active = true;
+        }
+        const status rc = s->below->next_ready(s->below, from, err);
+        if (rc != STATUS_NOT_FOUND) return rc;
+        s->below_active = false;
+    }
+}
+
+static status next_ready(expert_store *base, expert_lease *lease, error *err) {
+    device_store *s = self(base);
+    let_go_of_the_done(s);
+    if (s->next_hit < s->n_hits) {
+        int32_t layer, expert;
+        const int32_t slot = s->hits[s->next_hit++];
+        expert_policy_holds(s->policy, slot, &layer, &expert);
+        give(s, expert, slot, lease);
+        return STATUS_OK;
+    }
+    expert_lease from = {.expert = -1};
+    status rc = next_from_below(s, &from, err);
+    if (rc == STATUS_NOT_FOUND && s->next_miss < s->n_misses) {
+        place_misses(s);
+        rc = next_from_below(s, &from, err);
+        if (rc == STATUS_NOT_FOUND) {
+            *lease = (expert_lease){.layer = s->layer, .expert = s->misses[s->next_miss], .slot = -1};
+            return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot on the device: %lld of %d are leased", lease->expert, s->layer, (long long)s->n_leases, s->n_slots);
+        }
+    }
+    if (rc == STATUS_NOT_FOUND) return rc;
+    mark_given(s, from.expert);
+    if (rc == STATUS_OK) {
+        const int32_t slot = expert_policy_find(s->policy, s->layer, from.expert);
+        rc = upload(s, &from, slot, err);
+        s->below->release(s->below, &from, (vt_fence){0}); /* its copies are over */
+        if (rc == STATUS_OK) {
+            give(s, from.expert, slot, lease);
+            return STATUS_OK;
+        }
+    }
+    s->counters.failed++;
+    empty_slot(s, from.expert);
+    *lease = (expert_lease){.layer = s->layer, .expert = from.expert, .slot = -1};
+    return rc;
+}
+
+static void release(expert_store *base, const expert_lease *lease, vt_fence last_use) {
+    device_store *s = self(base);
+    if (lease->slot < 0 || lease->slot >= s->n_slots || lease->generation != s->generation[lease->slot]) {
+        log_error("experts: a lease of device slot %d is released that is not held", lease->slot);
+        return;
+    }
+    s->n_leases--;
+    if (last_use.handle == NULL) { /* whoever gives no fence is done */
+        expert_policy_protect(s->policy, lease->slot, false);
+        return;
+    }
+    if (s->n_leaving == s->n_slots) await_oldest(s);
+    s->leaving[(s->first_leaving + s->n_leaving++) % s->n_slots] = (retiring){.slot = lease->slot, .last_use = last_use};
+}
+
+static void cancel(expert_store *base) {
+    device_store *s = self(base);
+    while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
+    if (s->below_active) s->below->cancel(s->below);
+    for (int32_t i = 0; i < s->next_miss; i++) {
+        if (s->misses[i] >= 0) empty_slot(s, s->misses[i]); /* placed and never filled */
+    }
+    s->below_active = false;
+    s->n_sizes = s->next_size = 0;
+    s->next_miss = s->n_misses;
+}
+
+static void counters(expert_store *base, expert_counters *out) {
+    device_store *s = self(base);
+    *out = s->counters;
+    out->distinct = s->seen.n;
+    out->n_slots = (uint64_t)s->n_slots;
+    out->slot_bytes = s->slot_bytes;
+    out->bytes_resident = (uint64_t)expert_policy_used(s->policy) * s->slot_bytes;
+}
+
+static status close_store(expert_store *base) {
+    device_store *s = self(base);
+    const status rc = s->n_leases == 0 ? STATUS_OK : STATUS_BUG;
+    if (s->policy != NULL) {
+        cancel(base);
+        while (s->n_leaving > 0) await_oldest(s);
+    }
+    for (int32_t i = 0; i < s->n_fences; i++) vt_fence_destroy(s->device, s->ready[i]);
+    expert_policy_destroy(s->policy);
+    vt_buffer_free(&s->memory);
+    void *const blocks[] = {s->generation, s->ready, s->leaving, s->hits, s->misses, s->sizes, s->seen.bits};
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
+    mem_free(s->m, s);
+    return rc;
+}
+
+static status create(device_store *s, error *err) {
+    const expert_bank *bank = s->base.bank;
+    const size_t slots = (size_t)s->n_slots, experts = (size_t)bank->max_experts;
+    const expert_policy_kind kind = s->n_slots < expert_stream_cycle_slots(bank) ? EXPERT_POLICY_LAYER_QUOTA : EXPERT_POLICY_DECAY;
+    const struct { void *at; size_t n, size; } arrays[] = {
+        {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
+        {&s->hits, experts, sizeof *s->hits},           {&s->misses, experts, sizeof *s->misses}, {&s->sizes, experts, sizeof *s->sizes},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);
+        if (p == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
+        memcpy(arrays[i].at, &p, sizeof p);
+    }
+    if (!expert_seen_init(&s->seen, s->m, bank)) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
+    TRY(vt_buffer_alloc(s->device, MEM_EXPERTS, slots * s->slot_bytes, "expert slots", &s->memory, err));
+    for (; s->n_fences < s->n_slots; s->n_fences++) {
+        const status rc = vt_fence_create(s->device, &s->ready[s->n_fences]);
+        if (rc != STATUS_OK) return error_set(err, rc, "experts: the device gives %d of %d fences", s->n_fences, s->n_slots);
+    }
+    return expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err);
+}
+
+status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt, expert_store **out,
+                                  error *err) {
+    const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
+    if (bank->max_slot_bytes == 0 || most > INT32_MAX / 2) return error_set(err, STATUS_BUG, "experts: a store for a model of %lld experts", (long long)most);
+    const size_t n = opt->budget_bytes / bank->max_slot_bytes;
+    if (n < (size_t)least) {
+        return error_set(err, STATUS_DOES_NOT_FIT, "experts: %zu bytes on the device hold %zu of the %lld experts that one layer of one token takes; the least is %lld bytes", opt->budget_bytes, n,
+                         (long long)least, (long long)least * (long long)bank->max_slot_bytes);
+    }
+    device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
+    if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
+    s->m = m;
+    s->device = device;
+    s->copies = copy_queue;
+    s->below = below;
+    s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
+    s->slot_bytes = bank->max_slot_bytes;
+    s->last_layer = INT32_MAX;
+    const status rc = create(s, err);
+    if (rc != STATUS_OK) {
+        (void)close_store(&s->base);
+        return rc;
+    }
+    *out = &s->base;
+    return STATUS_OK;
+}

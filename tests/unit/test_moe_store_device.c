@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device store over a backend that poses as a GPU: memory of its own that the host must not read, copies that happen as late as a fence allows, fences of consumers that stay open
+ * until the test says so, and failures on demand. Whoever reuses a slot, or gives a lower lease back, too early copies the wrong bytes.
+ */
+#include "support/test_case.h"
+
+#include "unit/moe_case.h"
+
+enum { MAX_COPIES = 4096, MAX_FENCES = 256 };
+
+/* ---- the posed device ---- */
+
+typedef struct late_copy {
+    void *dst;
+    const void *src;
+    size_t n;
+} late_copy;
+
+static struct posed {
+    late_copy copies[MAX_COPIES];
+    int n_copies, n_run;
+    int at[MAX_FENCES]; /* copies that a fence waits for */
+    bool open[MAX_FENCES];
+    int n_fences, n_alive, n_allocs;
+    int64_t fail_copy, fail_alloc, fail_fence, fail_record; /* the n-th from now on, once; -1: none */
+} gpu;
+
+static bool fails(int64_t *n) {
+    if (*n < 0) return false;
+    return (*n)-- == 0;
+}
+
+static void run_copies(int until) {
+    for (; gpu.n_run < until; gpu.n_run++) memcpy(gpu.copies[gpu.n_run].dst, gpu.copies[gpu.n_run].src, gpu.copies[gpu.n_run].n);
+    if (gpu.n_run == gpu.n_copies) gpu.n_run = gpu.n_copies = 0, memset(gpu.at, 0, sizeof gpu.at);
+}
+
+static status g_open(const vt_host_api *host, int32_t index, void **dev, error *err) {
+    (void)host;
+    (void)index;
+    (void)err;
+    *dev = &gpu;
+    return STATUS_OK;
+}
+static void g_close(void *dev) { (void)dev; }
+static uint64_t g_caps(void *dev) {
+    (void)dev;
+    return VT_CAP_BIT(VT_CAP_ASYNC_COPY);
+}
+static status g_memory(void *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
+    (void)dev;
+    *free_bytes = 1 << 20;
+    *total_bytes = 1 << 20;
+    return STATUS_OK;
+}
+static status g_alloc(void *dev, size_t bytes, void **out) {
+    (void)dev;
+    if (fails(&gpu.fail_alloc)) return STATUS_NO_MEMORY;
+    *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    gpu.n_allocs++;
+    return *out != NULL ? STATUS_OK : STATUS_NO_MEMORY;
+}
+static void g_free(void *dev, void *p) {
+    (void)dev;
+    run_copies(gpu.n_copies);
+    free(p);
+}
+static status g_copy(void *dev, void *handle, void *dst, const void *src, size_t bytes) {
+    (void)dev;
+    (void)handle;
+    if (fails(&gpu.fail_copy)) return STATUS_FAILED;
+    assert_true(gpu.n_copies < MAX_COPIES);
+    gpu.copies[gpu.n_copies++] = (late_copy){dst, src, bytes};
+    return STATUS_OK;
+}
+static status g_fill(void *dev, void *handle, void *dst, int value, size_t bytes) {
+    (void)dev;
+    (void)handle;
+    memset(dst, value, bytes);
+    return STATUS_OK;
+}
+static status g_sync(void *dev, void *handle) {
+    (void)dev;
+    (void)handle;
+    run_copies(gpu.n_copies);
+    return STATUS_OK;
+}
+static status g_fence_create(void *dev, vt_fence *out) {
+    (void)dev;
+    if (fails(&gpu.fail_fence)) return STATUS_FAILED;
+    assert_true(gpu.n_fences + 1 < MAX_FENCES);
+    gpu.n_alive++;
+    out->handle = &gpu.at[++gpu.n_fences]; /* 0 is no fence */
+    return STATUS_OK;
+}
+static void g_fence_destroy(void *dev, vt_fence f) {
+    (void)dev;
+    if (f.handle != NULL) gpu.n_alive--;
+}
+static ptrdiff_t index_of(vt_fence f) { return (int *)f.handle - gpu.at; }
+static status g_fence_record(void *dev, void *handle, vt_fence f) {
+    (void)dev;
+    (void)handle;
+    if (fails(&gpu.fail_record)) return STATUS_FAILED;
+    gpu.at[index_of(f)] = gpu.n_copies;
+    return STATUS_OK;
+}
+static status g_fence_wait(void *dev, void *handle, vt_fence f) {
+    (void)dev;
+    (void)handle;
+    run_copies(gpu.at[index_of(f)]);
+    gpu.open[index_of(f)] = false; /* whoever waits sees it done */
+    return STATUS_OK;
+}
+static bool g_fence_done(void *dev, vt_fence f) {
+    (void)dev;
+    return !gpu.open[index_of(f)] && gpu.n_run >= gpu.at[index_of(f)];
+}
+
+static const vt_backend gpu_table = {
+    .size = sizeof(vt_backend),
+    .abi = VT_BACKEND_ABI,
+    .name = "posed",
+    .type = VT_DEVICE_CUDA,
+    .open = g_open,
+    .close = g_close,
+    .caps = g_caps,
+    .memory_info = g_memory,
+    .alloc = g_alloc,
+    .free = g_free,
+    .sync = g_sync,
+    .copy = g_copy,
+    .fill = g_fill,
+    .fence_create = g_fence_create,
+    .fence_destroy = g_fence_destroy,
+    .fence_record = g_fence_record,
+    .fence_wait = g_fence_wait,
+    .fence_done = g_fence_done,
+};
+
+typedef struct rig {
+    moe_case k;
+    vt_runtime *runtime;
+    vt_device *device;
+    vt_queue *queue;
+    expert_store *below, *store;
+} rig;
+
+static size_t slots(const moe_case *k, int n) { return (size_t)n * k->bank.max_slot_bytes; }
+
+static void rig_open(rig *r) {
+    error err = {0};
+    memset(&gpu, 0, sizeof gpu);
+    gpu.fail_copy = gpu.fail_alloc = gpu.fail_fence = gpu.fail_record = -1;
+    memset(r, 0, sizeof *r);
+    case_open(&r->k);
+    const vt_runtime_options ro = {.search_dirs = (const char *const[]){NULL}};
+    if (vt_runtime_create(r->k.m, &ro, &r->runtime, &err) != STATUS_OK || vt_runtime_add(r->runtime, &gpu_table, NULL, 0, &err) != STATUS_OK ||
+        vt_device_open(r->runtime, (vt_device_id){.type = VT_DEVICE_CUDA}, r->k.m, &r->device, &err) != STATUS_OK || vt_queue_create(r->device, NULL, &r->queue, &err) != STATUS_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void rig_stores(rig *r, int n_device, int n_host) {
+    error err = {0};
+    const expert_stream_options so = {.budget_bytes = slots(&r->k, n_host)};
+    const expert_device_options dopt = {.budget_bytes = slots(&r->k, n_device)};
+    if (expert_store_stream_create(r->k.m, &r->k.bank, &so, &r->below, &err) != STATUS_OK) fail_msg("%s", err.text);
+    if (expert_store_device_create(r->k.m, &r->k.bank, r->device, r->queue, r->below, &dopt, &r->store, &err) != STATUS_OK) fail_msg("%s", err.text);
+}
+
+static void rig_close(rig *r) {
+    if (r->store != NULL) assert_int_equal(r->store->close(r->store), STATUS_OK);
+    if (r->below != NULL) assert_int_equal(r->below->close(r->below), STATUS_OK);
+    vt_queue_destroy(r->queue);
+    vt_device_close(r->device);
+    vt_runtime_destroy(r->runtime);
+    assert_int_equal(gpu.n_alive, 0);
+    case_close(&r->k);
+}
+
+static expert_counters count(expert_store *s) {
+    expert_counters c;
+    s->counters(s, &c);
+    return c;
+}
+
+/* A consumer: waits for the lease's fence as a queue would, then reads. */
+static void consume(rig *r, const expert_lease *l) {
+    assert_non_null(l->ready.handle);
+    assert_int_equal(vt_fence_wait(r->queue, l->ready), STATUS_OK);
+    case_check_lease(&r->k, l);
+}
+
+static void right_bytes_at_every_budget(void **state) {
+    (void)state;
+    for (int n_device = CASE_TOP_K; n_device <= CASE_EXPERTS * CASE_LAYERS; n_device += n_device < 8 ? 1 : 28) {
+        for (int n_host = CASE_TOP_K; n_host < 20; n_host += 8) {
+            rig r;
+            error err = {0};
+            rig_open(&r);
+            rig_stores(&r, n_device, n_host);
+            const uint64_t allocs = mem_alloc_count(r.k.m);
+            const int device_allocs = gpu.n_allocs;
+            uint64_t seed = 99 + (uint64_t)n_device;
+            for (int i = 0; i < 60; i++) {
+                int32_t ids[CASE_EXPERTS], sizes[CASE_EXPERTS], at = 0;
+                const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS, n_waves = r.store->waves(r.store, layer, ids, n, sizes);
+                for (int32_t w = 0; w < n_waves; at += sizes[w++]) {
+                    int given = 0;
+                    assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
+                    for (expert_lease l; r.store->next_ready(r.store, &l, &err) == STATUS_OK; given++) {
+                        consume(&r, &l);
+                        r.store->release(r.store, &l, (vt_fence){0});
+                    }
+                    assert_int_equal(given, sizes[w]);
+                }
+            }
+            const expert_counters c = count(r.store);
+            assert_true(c.misses > 0 && (n_device >= CASE_EXPERTS * CASE_LAYERS || c.evictions > 0));
+            assert_int_equal(count(r.below).hits + count(r.below).misses, c.misses);
+            assert_int_equal(mem_alloc_count(r.k.m), allocs); /* nothing after warm-up, here or on the device */
+            assert_int_equal(gpu.n_allocs, device_allocs);
+            rig_close(&r);
+        }
+    }
+}
+
+/* A slot whose consumer has not finished is not filled anew; when nothing else is left it is waited for. */
+static void a_slot_waits_for_its_consumer(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    rig_stores(&r, 4, 8);
+    expert_lease l[4];
+    vt_fence use[4];
+    assert_int_equal(r.store->begin(r.store, 1, (int32_t[]){0, 1, 2, 3}, 4, &err), STATUS_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r.store->next_ready(r.store, &l[i], &err), STATUS_OK);
+        assert_int_equal(vt_fence_create(r.device, &use[i]), STATUS_OK);
+        gpu.open[index_of(use[i])] = true; /* its kernel is still running */
+        r.store->release(r.store, &l[i], use[i]);
+    }
+    assert_int_equal(r.store->next_ready(r.store, &(expert_lease){0}, &err), STATUS_NOT_FOUND);
+    gpu.open[index_of(use[0])] = false; /* the first is done */
+    assert_int_equal(r.store->begin(r.store, 2, (int32_t[]){5}, 1, &err), STATUS_OK);
+    expert_lease n;
+    assert_int_equal(r.store->next_ready(r.store, &n, &err), STATUS_OK);
+    assert_int_equal(n.slot, l[0].slot);
+    for (int i = 1; i < 4; i++) assert_true(gpu.open[index_of(use[i])]); /* nobody waited for the others */
+    consume(&r, &n);
+    for (int i = 1; i < 4; i++) case_check_lease(&r.k, &l[i]); /* and they hold what their kernels read */
+    r.store->release(r.store, &n, (vt_fence){0});
+    assert_int_equal(r.store->next_ready(r.store, &n, &err), STATUS_NOT_FOUND);
+    /* four at once: the three have to be waited for */
+    int32_t sizes[CASE_EXPERTS];
+    assert_int_equal(r.store->waves(r.store, 3, (int32_t[]){6, 7, 8, 9}, 4, sizes), 1);
+    assert_int_equal(r.store->begin(r.store, 3, (int32_t[]){6, 7, 8, 9}, 4, &err), STATUS_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r.store->next_ready(r.store, &n, &err), STATUS_OK);
+        consume(&r, &n);
+        r.store->release(r.store, &n, (vt_fence){0});
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_false(gpu.open[index_of(use[i])]);
+        vt_fence_destroy(r.device, use[i]);
+    }
+    assert_int_equal(r.store->next_ready(r.store, &n, &err), STATUS_NOT_FOUND);
+    rig_close(&r);
+}
+
+static bool all_good(rig *r, int32_t layer) {
+    error err = {0};
+    int given = 0;
+    if (r->store->begin(r->store, layer, (int32_t[]){2, 3, 4}, 3, &err) != STATUS_OK) fail_msg("%s", err.text);
+    for (expert_lease l;; given++) {
+        const status rc = r->store->next_ready(r->store, &l, &err);
+        if (rc == STATUS_NOT_FOUND) break;
+        if (rc != STATUS_OK) {
+            assert_true(strlen(err.text) > 10);
+            r->store->cancel(r->store);
+            return false;
+        }
+        consume(r, &l);
+        r->store->release(r->store, &l, (vt_fence){0});
+    }
+    return given == 3;
+}
+
+/* The k-th copy, fence, allocation or read fails: an error, no lease stays, and the next answer is right. */
+static void faults(void **state) {
+    (void)state;
+    int n_failed = 0;
+    for (int64_t k = 0; k < 9; k++) {
+        for (int what = 0; what < 2; what++) {
+            rig r;
+            rig_open(&r);
+            rig_stores(&r, 5, 4);
+            if (what == 0) gpu.fail_copy = k;
+            if (what == 1 && k < 3) gpu.fail_record = k;
+            const bool good = all_good(&r, 1);
+            if (what == 0 || k < 3) {
+                assert_false(good);
+                n_failed++;
+            }
+            gpu.fail_copy = gpu.fail_record = -1;
+            assert_true(all_good(&r, 1));
+            assert_true(all_good(&r, 2));
+            rig_close(&r);
+        }
+    }
+    assert_int_equal(n_failed, 9 + 3);
+    for (int expert = 2; expert <= 4; expert++) { /* below */
+        rig r;
+        rig_open(&r);
+        rig_stores(&r, 5, 4);
+        case_fail_expert(&r.k, 1, expert, 0);
+        assert_false(all_good(&r, 1));
+        case_fail_expert(&r.k, 1, expert, -1);
+        assert_true(all_good(&r, 1));
+        rig_close(&r);
+    }
+    for (int what = 0; what < 2; what++) { /* while it is made: memory here, memory there, fences */
+        for (int64_t k = 0;; k++) {
+            rig r;
+            error err = {0};
+            rig_open(&r);
+            rig_stores(&r, 4, 4);
+            assert_int_equal(r.store->close(r.store), STATUS_OK);
+            r.store = NULL;
+            const expert_device_options opt = {.budget_bytes = slots(&r.k, 4)};
+            if (what == 0) gpu.fail_alloc = k;
+            if (what == 1) gpu.fail_fence = k;
+            const status rc = expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &opt, &r.store, &err);
+            if (rc != STATUS_OK) {
+                assert_true(strlen(err.text) > 10);
+                r.store = NULL;
+                n_failed++;
+            }
+            rig_close(&r);
+            if (rc == STATUS_OK) break;
+        }
+    }
+    assert_int_equal(n_failed, 9 + 3 + 1 + 4);
+}
+
+static void too_small(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    rig_stores(&r, 3, 3);
+    expert_store *s = NULL;
+    const expert_device_options opt = {.budget_bytes = slots(&r.k, 3) - 1};
+    assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &opt, &s, &err), STATUS_DOES_NOT_FIT);
+    assert_contains(err.text, "the least is 1152 bytes");
+    rig_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_bytes_at_every_budget),
+        cmocka_unit_test(a_slot_waits_for_its_consumer),
+        cmocka_unit_test(faults),
+        cmocka_unit_test(too_small),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
