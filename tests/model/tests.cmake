@@ -49,11 +49,14 @@ foreach(name gemma3 gemma4-dense gemma4-ple)
   set_tests_properties(hidden_${name}_gguf PROPERTIES LABELS model TIMEOUT 900)
 endforeach()
 
-add_executable(check_smollm2 ${CMAKE_CURRENT_SOURCE_DIR}/model/check_smollm2.c)
-target_link_libraries(check_smollm2 PRIVATE model_support)
-target_compile_definitions(check_smollm2 PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
-add_test(NAME check_smollm2 COMMAND check_smollm2)
-set_tests_properties(check_smollm2 PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
+# Real models, whose files an environment variable names.
+foreach(name smollm2 gemma3)
+  add_executable(check_${name} ${CMAKE_CURRENT_SOURCE_DIR}/model/check_${name}.c ${CMAKE_CURRENT_SOURCE_DIR}/model/recorded.c)
+  target_link_libraries(check_${name} PRIVATE model_support)
+  target_compile_definitions(check_${name} PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
+  add_test(NAME check_${name} COMMAND check_${name})
+  set_tests_properties(check_${name} PROPERTIES LABELS "model;real" SKIP_RETURN_CODE 77 TIMEOUT 1800)
+endforeach()
 
 # Streamed experts against resident ones.
 add_executable(check_experts ${CMAKE_CURRENT_SOURCE_DIR}/model/check_experts.c)
