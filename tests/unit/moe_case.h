@@ -13,8 +13,8 @@
 #include "support/scratch_dir.h"
 
 enum { CASE_LAYERS = 4, CASE_EXPERTS = 16, CASE_TOP_K = 3, CASE_PARTS = 3 };
-/* Floats of a part: up and gate are multiples of the slot's alignment, so that neighbours become one read; the scale is not. */
-static const int64_t case_part_floats[CASE_PARTS] = {32, 48, 5};
+/* Floats of a part. Gate, scale and up lie side by side in the file; the scale ends between two multiples of the slot's alignment, so that up has a read of its own. */
+static const int64_t case_part_floats[CASE_PARTS] = {32, 8, 48};
 
 typedef struct moe_case {
     scratch_dir dir;
@@ -50,7 +50,7 @@ static inline status case_read(void *ctx, const os_file *f, uint64_t off, void *
 static inline void case_write_file(moe_case *k) {
     gguf_writer w;
     static float data[CASE_EXPERTS * 64];
-    static const char *const names[] = {"gate", "up", "scale"};
+    static const char *const names[] = {"gate", "scale", "up"};
     gguf_writer_init(&w, k->m);
     gguf_writer_text(&w, "general.architecture", "llama");
     for (int l = 0; l < CASE_LAYERS; l++) {
@@ -78,7 +78,7 @@ static inline void case_write_file(moe_case *k) {
 
 static inline void case_make_bank(moe_case *k) {
     error err = {0};
-    static const char *const names[] = {"gate", "up", "scale"};
+    static const char *const names[] = {"gate", "scale", "up"};
     expert_part parts[CASE_PARTS];
     static expert_span spans[CASE_EXPERTS * CASE_PARTS];
     if (expert_bank_init(&k->bank, k->a, k->src, CASE_LAYERS + 1, &err) != STATUS_OK) fail_msg("%s", err.text); /* layer 0 has none */
