@@ -6,6 +6,7 @@
                                   and letters whose lower case its Rust knows and utf8proc 2.8 (Unicode 15) does not
   src/text/unicode_after_9.def    code points that its normal forms and StripAccents, which run on Unicode 9, take for unassigned, while newer tables decompose, reorder,
                                   compose or strip them
+  src/text/unicode_punctuation.def   how its Punctuation differs from the category of that name
 
 The package is asked by trying every code point; Python 3.11's unicodedata (Unicode 14) tells what the others know.
 
@@ -87,11 +88,22 @@ def after_9():
         yield f"RANGE(0x{first:x}, 0x{last:x})"
 
 
+def old_punctuation():
+    """What the package's Punctuation takes for punctuation runs on yet another table: the difference from Oniguruma's."""
+    kept = {ord(c) for piece, _ in pre_tokenizers.Punctuation("removed").pre_tokenize_str(TEXT) for c in piece}
+    theirs, ours = set(POINTS) - kept, matches(r"[!-/:-@\[-`{-~\p{P}]")
+    for first, last in ranges(theirs - ours):
+        yield f"MORE(0x{first:x}, 0x{last:x})"
+    for first, last in ranges(ours - theirs):
+        yield f"LESS(0x{first:x}, 0x{last:x})"
+
+
 def main():
     if not unicodedata.unidata_version.startswith("14."):
         sys.exit(f"needs a Python with Unicode 14, this one has {unicodedata.unidata_version}")
     write(sys.argv[1], "unicode_since_14.def", since_14())
     write(sys.argv[1], "unicode_after_9.def", after_9())
+    write(sys.argv[1], "unicode_punctuation.def", old_punctuation())
 
 
 if __name__ == "__main__":

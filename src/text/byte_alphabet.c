@@ -2,6 +2,8 @@
 /** The 68 moved bytes are 0x00-0x20, 0x7f-0xa0 and 0xad; arithmetic instead of tables. */
 #include "text/byte_alphabet.h"
 
+#include <string.h>
+
 #include "text/utf8.h"
 
 uint32_t byte_alphabet_char(uint8_t b) {
@@ -42,4 +44,16 @@ size_t byte_alphabet_spell(const char *bytes, size_t n, char *out) {
         for (size_t k = 0; k < len; k++) out[o++] = c[k];
     }
     return o;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+int byte_token_value(const char *s, size_t n) {
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
+    int high = hex_digit(s[3]), low = hex_digit(s[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
 }

@@ -22,4 +22,7 @@ bool byte_alphabet_to_bytes(const char *s, size_t n, char *out, size_t *n_out);
 /** Bytes to spelled text: out has room for 2 * n. Returns the length. */
 size_t byte_alphabet_spell(const char *bytes, size_t n, char *out);
 
+/** The byte that a token written <0xNN> stands for, as other vocabularies name bytes; -1 when it is not written so. */
+int byte_token_value(const char *s, size_t n);
+
 #endif

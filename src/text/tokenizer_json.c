@@ -347,48 +347,43 @@ static status added_id(json_file *f, const char *text, size_t n, int64_t id, int
     return STATUS_OK;
 }
 
-/* Store the tokens that only the list has and mark all of the list. */
+/* One pass over the list: the tokens that only it has are stored, all of it is marked, and the texts to look for are listed. A normalized
+   token is looked for by its normalized text, which is also what decoding gives. */
+static status store_one_added(json_file *f, size_t i, const json_t *one, normalizer_scratch *scratch, int32_t *next_id) {
+    tokenizer *t = f->b.t;
+    const char *text = NULL, *seen;
+    size_t n = 0, n_seen;
+    uint32_t flags = 0;
+    bool normalized = false;
+    int64_t id = json_integer_value(json_object_get(one, "id"));
+    TRY(json_part_text(&f->b, one, "content", &text, &n));
+    if (!text) return error_set(f->b.err, STATUS_FORMAT, "tokenizer: added token %zu has no content", i);
+    if (n == 0) return STATUS_OK;
+    TRY(added_flags(f, one, &flags, &normalized));
+    TRY(added_id(f, text, n, id, next_id));
+    t->v.attr[id] |= (uint8_t)(VOCAB_ADDED | (flags & ADDED_SPECIAL ? VOCAB_SPECIAL : 0));
+    seen = text;
+    n_seen = n;
+    if (normalized) {
+        TRY(normalizer_run(&t->norm, scratch, text, n, &seen, &n_seen, f->b.err));
+        if (n_seen != n || memcmp(seen, text, n) != 0) {
+            TRY(vocab_set_piece(&t->v, (int32_t)id, seen, n_seen, f->b.err));
+            t->v.attr[id] |= VOCAB_REWRITTEN;
+        }
+    }
+    return added_set_add(normalized ? &t->added_normalized : &t->added_raw, seen, n_seen, (int32_t)id, flags, f->b.err);
+}
+
 static status store_added(json_file *f) {
     const json_t *one;
     size_t i;
     int32_t next_id = (int32_t)f->n_vocab;
-    json_array_foreach(f->tree[SECTION_ADDED].root, i, one) {
-        const char *text = NULL;
-        size_t n = 0;
-        uint32_t flags = 0;
-        bool normalized = false;
-        int64_t id = json_integer_value(json_object_get(one, "id"));
-        TRY(json_part_text(&f->b, one, "content", &text, &n));
-        if (!text) return error_set(f->b.err, STATUS_FORMAT, "tokenizer: added token %zu has no content", i);
-        if (n == 0) continue;
-        TRY(added_flags(f, one, &flags, &normalized));
-        TRY(added_id(f, text, n, id, &next_id));
-        f->b.t->v.attr[id] |= (uint8_t)(VOCAB_ADDED | (flags & ADDED_SPECIAL ? VOCAB_SPECIAL : 0));
-    }
-    return STATUS_OK;
-}
-
-/* The texts to look for; those of normalized tokens are themselves normalized. */
-static status list_added(json_file *f) {
-    tokenizer *t = f->b.t;
-    const json_t *one;
-    size_t i;
     status rc = STATUS_OK;
     normalizer_scratch scratch = {0};
     pattern_search *search = NULL;
-    TRY(pattern_search_create(t->patterns, &search, f->b.err));
-    normalizer_scratch_init(&scratch, t->m, search);
-    json_array_foreach(f->tree[SECTION_ADDED].root, i, one) {
-        const char *text = NULL;
-        size_t n = 0;
-        uint32_t flags = 0;
-        bool normalized = false;
-        int32_t id = (int32_t)json_integer_value(json_object_get(one, "id"));
-        TRY_GOTO(json_part_text(&f->b, one, "content", &text, &n));
-        TRY_GOTO(added_flags(f, one, &flags, &normalized));
-        if (normalized) TRY_GOTO(normalizer_run(&t->norm, &scratch, text, n, &text, &n, f->b.err));
-        TRY_GOTO(added_set_add(normalized ? &t->added_normalized : &t->added_raw, text, n, id, flags, f->b.err));
-    }
+    TRY(pattern_search_create(f->b.t->patterns, &search, f->b.err));
+    normalizer_scratch_init(&scratch, f->b.t->m, search);
+    json_array_foreach(f->tree[SECTION_ADDED].root, i, one) TRY_GOTO(store_one_added(f, i, one, &scratch, &next_id));
 fail:
     normalizer_scratch_deinit(&scratch);
     pattern_search_destroy(search);
@@ -411,7 +406,6 @@ static status read_file(json_file *f, size_t n) {
     TRY(store_added(f));
     TRY(json_read_decoder(&f->b, f->tree[SECTION_DECODER].root));
     TRY(json_read_post_processor(&f->b, f->tree[SECTION_POST_PROCESSOR].root));
-    TRY(list_added(f));
     snprintf(t->kind, sizeof t->kind, "bpe/%s",
              t->model.byte_level      ? "byte-level"
              : t->model.byte_fallback ? "byte-fallback"

@@ -128,19 +128,6 @@ static status read_link(decoder *d, const json_t *part) {
     return new_link(d, byte_level ? LINK_BYTE_LEVEL : LINK_BYTE_FALLBACK, &l);
 }
 
-/* <0xNN> */
-static int fallback_byte(const char *s, size_t n) {
-    int value = 0;
-    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
-    for (int i = 3; i < 5; i++) {
-        char c = s[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0) return -1;
-        value = value * 16 + digit;
-    }
-    return value;
-}
-
 static status replace_all(decoder *d, const link *l, const char *s, size_t n, textbuf *out) {
     size_t done = 0, begin = 0, end = 0;
     if (!l->p) {
@@ -190,7 +177,7 @@ static status make_piece(decoder *d, const char *s, size_t n, bool added, const 
         const link *l = &d->links[i];
         textbuf *b = &d->piece[s == textbuf_text(&d->piece[0]) ? 1 : 0]; /* the one that s is not in */
         textbuf_clear(b);
-        int byte = l->kind == LINK_BYTE_FALLBACK ? fallback_byte(s, n) : -1;
+        int byte = l->kind == LINK_BYTE_FALLBACK ? byte_token_value(s, n) : -1;
         switch (l->kind) {
         case LINK_STRIP: /* s may then begin within its buffer: start over from a copy */
             strip_both(l, &s, &n);
@@ -239,7 +226,8 @@ static status make_pieces(decoder *d) {
     for (int32_t id = 0; rc == STATUS_OK && id < t->v.n; id++) {
         size_t n, n_piece = 0;
         const char *key = vocab_key(&t->v, id, &n), *piece = NULL;
-        bool reachable = t->v.attr[id] & VOCAB_REACHABLE;
+        bool reachable = (t->v.attr[id] & (VOCAB_REACHABLE | VOCAB_REWRITTEN)) == VOCAB_REACHABLE;
+        if (t->v.attr[id] & VOCAB_REWRITTEN) key = vocab_piece(&t->v, id, &n);
         if (d->b->byte_level && reachable) {
             if (only_bytes) continue; /* the key is what it decodes to */
             textbuf_clear(&spelled);
@@ -252,8 +240,9 @@ static status make_pieces(decoder *d) {
             if (spelled.failed) rc = error_set(d->b->err, STATUS_NO_MEMORY, "tokenizer: no memory for a token of %zu bytes", n);
         }
         if (rc == STATUS_OK) rc = make_piece(d, key, n, !reachable, &piece, &n_piece);
-        if (rc == STATUS_OK && (n_piece != t->v.key_len[id] || memcmp(piece, t->v.bytes + t->v.key_off[id], n_piece) != 0))
+        if (rc == STATUS_OK && (n_piece != t->v.piece_len[id] || memcmp(piece, t->v.bytes + t->v.piece_off[id], n_piece) != 0))
             rc = vocab_set_piece(&t->v, id, piece, n_piece, d->b->err);
+        t->v.attr[id] &= (uint8_t)~VOCAB_REWRITTEN;
     }
     textbuf_deinit(&spelled);
     return rc;

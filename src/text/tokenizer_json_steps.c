@@ -206,26 +206,48 @@ static status metaspace_step(json_builder *b, const json_t *part) {
 static status digits_step(json_builder *b, const json_t *part) {
     bool individual = false;
     TRY(json_part_bool(b, part, "individual_digits", &individual));
-    return add_regex(b, "\\p{N}", individual ? PRE_ISOLATED : PRE_CONTIGUOUS, false);
+    /* Numbers by the Unicode (17) of upstream's standard library, which is ahead of its patterns' */
+    return add_regex(b, "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]", individual ? PRE_ISOLATED : PRE_CONTIGUOUS, false);
 }
 
-static const char punctuation[] = "[!-/:-@\\[-`{-~\\p{P}]";
+/* ASCII's and Unicode's, by a table older than that of patterns. */
+static status add_punctuation(json_builder *b, pre_behavior behavior) {
+    textbuf set;
+    textbuf_init(&set, b->t->m, MEM_TOKENIZER);
+    textbuf_adds(&set, "(?![");
+#define MORE(first, last)
+#define LESS(first, last) textbuf_addf(&set, "\\x{%x}-\\x{%x}", (unsigned)(first), (unsigned)(last));
+#include "text/unicode_punctuation.def"
+#undef MORE
+#undef LESS
+    textbuf_adds(&set, "])[!-/:-@\\[-`{-~\\p{P}");
+#define MORE(first, last) textbuf_addf(&set, "\\x{%x}-\\x{%x}", (unsigned)(first), (unsigned)(last));
+#define LESS(first, last)
+#include "text/unicode_punctuation.def"
+#undef MORE
+#undef LESS
+    textbuf_adds(&set, "]");
+    status rc = set.failed ? error_set(b->err, STATUS_NO_MEMORY, "tokenizer: no memory for a pattern")
+                           : add_regex(b, textbuf_text(&set), behavior, false);
+    textbuf_deinit(&set);
+    return rc;
+}
 
 static status punctuation_step(json_builder *b, const json_t *part) {
     pre_behavior behavior = PRE_ISOLATED;
     TRY(behavior_of(b, part, &behavior));
-    return add_regex(b, punctuation, behavior, false);
+    return add_punctuation(b, behavior);
 }
 
 static status bert_step(json_builder *b, const json_t *part) {
     (void)part;
     TRY(add_regex(b, "\\s", PRE_REMOVED, false));
-    return add_regex(b, punctuation, PRE_ISOLATED, false);
+    return add_punctuation(b, PRE_ISOLATED);
 }
 
 static status whitespace_step(json_builder *b, const json_t *part) {
     (void)part;
-    return add_regex(b, "[\\w]+|[^\\w\\s]+", PRE_REMOVED, true);
+    return add_regex(b, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", PRE_REMOVED, true);
 }
 
 static status whitespace_split_step(json_builder *b, const json_t *part) {

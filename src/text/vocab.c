@@ -75,33 +75,40 @@ static status append_bytes(vocab *v, const char *s, size_t n, uint32_t *off, err
     return STATUS_OK;
 }
 
+static uint64_t key_hash(const char *key, size_t n, uint32_t which) {
+    return vocab_hash(key, n) ^ (which == VOCAB_HIDDEN ? 0x5555555555555555u : 0);
+}
+
 /* The slot of a key, or the free slot where it belongs; SIZE_MAX when the probe runs too long. Reachable and hidden keys share the table.
  */
-static size_t find_slot(const vocab *v, const char *key, size_t n, uint32_t which) {
-    uint64_t h = vocab_hash(key, n) ^ (which == VOCAB_HIDDEN ? 0x5555555555555555u : 0);
+static size_t find_slot(const vocab *v, const char *key, size_t n, uint64_t h, uint32_t which) {
     size_t mask = v->n_slots - 1, i = (size_t)h & mask;
+    uint32_t tag = (uint32_t)(h >> 32);
     for (int probe = 0; probe < VOCAB_MAX_PROBES; probe++, i = (i + 1) & mask) {
-        int32_t id = v->slots[i] - 1;
+        int32_t id = v->slots[i].id_plus_1 - 1;
         if (id < 0) return i;
-        if ((v->attr[id] & which) && v->key_len[id] == n && memcmp(v->bytes + v->key_off[id], key, n) == 0) return i;
+        if (v->slots[i].tag == tag && (v->attr[id] & which) && v->key_len[id] == n && memcmp(v->bytes + v->key_off[id], key, n) == 0)
+            return i;
     }
     return SIZE_MAX;
 }
 
 status vocab_set(vocab *v, int32_t id, const char *key, size_t n, uint32_t attr, error *err) {
     size_t slot = SIZE_MAX;
+    uint64_t h = 0;
     uint32_t which = attr & (VOCAB_REACHABLE | VOCAB_HIDDEN);
     if (which) {
-        slot = find_slot(v, key, n, which);
+        h = key_hash(key, n, which);
+        slot = find_slot(v, key, n, h, which);
         if (slot == SIZE_MAX) return error_set(err, STATUS_FORMAT, "tokenizer: token %d: too many tokens share a hash", id);
-        if (v->slots[slot] > 0)
-            return error_set(err, STATUS_FORMAT, "tokenizer: tokens %d and %d have the same text", v->slots[slot] - 1, id);
+        if (v->slots[slot].id_plus_1 > 0)
+            return error_set(err, STATUS_FORMAT, "tokenizer: tokens %d and %d have the same text", v->slots[slot].id_plus_1 - 1, id);
     }
     TRY(append_bytes(v, key, n, &v->key_off[id], err));
     v->key_len[id] = v->piece_len[id] = (uint32_t)n;
     v->piece_off[id] = v->key_off[id];
     v->attr[id] = (uint8_t)(attr | VOCAB_PRESENT);
-    if (which) v->slots[slot] = id + 1;
+    if (which) v->slots[slot] = (vocab_slot){.id_plus_1 = id + 1, .tag = (uint32_t)(h >> 32)};
     if (attr & VOCAB_REACHABLE) v->n_reachable++;
     return STATUS_OK;
 }
@@ -119,11 +126,11 @@ status vocab_set_piece(vocab *v, int32_t id, const char *piece, size_t n, error 
 }
 
 int32_t vocab_find(const vocab *v, const char *key, size_t n) {
-    size_t slot = find_slot(v, key, n, VOCAB_REACHABLE);
-    return slot == SIZE_MAX ? -1 : v->slots[slot] - 1;
+    size_t slot = find_slot(v, key, n, key_hash(key, n, VOCAB_REACHABLE), VOCAB_REACHABLE);
+    return slot == SIZE_MAX ? -1 : v->slots[slot].id_plus_1 - 1;
 }
 
 int32_t vocab_find_hidden(const vocab *v, const char *key, size_t n) {
-    size_t slot = find_slot(v, key, n, VOCAB_HIDDEN);
-    return slot == SIZE_MAX ? -1 : v->slots[slot] - 1;
+    size_t slot = find_slot(v, key, n, key_hash(key, n, VOCAB_HIDDEN), VOCAB_HIDDEN);
+    return slot == SIZE_MAX ? -1 : v->slots[slot].id_plus_1 - 1;
 }

@@ -18,10 +18,16 @@ enum {
     VOCAB_REACHABLE = 1u << 1, /* found by its key */
     VOCAB_SPECIAL = 1u << 2,   /* control: BOS, end of turn, ... */
     VOCAB_ADDED = 1u << 3,     /* matched in text before the model runs */
-    VOCAB_HIDDEN = 1u << 4     /* not reachable, but found by vocab_find_hidden */
+    VOCAB_HIDDEN = 1u << 4,    /* not reachable, but found by vocab_find_hidden */
+    VOCAB_REWRITTEN = 1u << 5  /* while a vocabulary is built: the piece holds the token's normalized text, not yet decoded */
 };
 
 enum { VOCAB_MAX_TOKENS = 1 << 24, VOCAB_MAX_PROBES = 8192 };
+
+typedef struct vocab_slot {
+    int32_t id_plus_1; /* 0 = free */
+    uint32_t tag;      /* more of the hash, so that a miss seldom looks at the token */
+} vocab_slot;
 
 typedef struct vocab {
     mem *m;
@@ -30,7 +36,7 @@ typedef struct vocab {
     size_t n_bytes, cap_bytes;
     uint32_t *key_off, *key_len, *piece_off, *piece_len;
     uint8_t *attr;
-    int32_t *slots; /* id + 1; 0 = free */
+    vocab_slot *slots;
     size_t n_slots; /* a power of two */
     size_t n_reachable;
 } vocab;
