@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/os.h"
+#include "vt/cpu/cpu_limits.h"
 #include "vt/cpu/cpu_rows.h"
 
 #if defined(__x86_64__)
