@@ -244,8 +244,11 @@ HEADRACE_API void headrace_text_free(char *text);
 
 /* ---- looking at things ---- */
 
-typedef enum headrace_report { HEADRACE_REPORT_MODEL, HEADRACE_REPORT_TENSORS, HEADRACE_REPORT_KERNELS, HEADRACE_REPORT_DOCTOR } headrace_report;
-/** Text or JSON. MODEL and TENSORS read headers only. Free with headrace_text_free. */
+typedef enum headrace_report { HEADRACE_REPORT_MODEL, HEADRACE_REPORT_TENSORS, HEADRACE_REPORT_KERNELS, HEADRACE_REPORT_DOCTOR, HEADRACE_REPORT_PLAN } headrace_report;
+/**
+ * Text or JSON. MODEL, TENSORS and PLAN read headers only. PLAN: what a load with these settings would take and whether it fits, whatever else runs; "machine" names another machine. Where it
+ * does not fit the status says so and *text is there all the same (NULL it first). Free with headrace_text_free.
+ */
 HEADRACE_API headrace_status headrace_inspect(const headrace_config *c, headrace_report what, bool json, char **text, headrace_error *err);
 
 #ifdef __cplusplus

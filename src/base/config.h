@@ -36,7 +36,8 @@ enum {
     CONFIG_TOKENIZE = 1u << 4,
     CONFIG_INSPECT = 1u << 5,
     CONFIG_BENCH = 1u << 6,
-    CONFIG_DOCTOR = 1u << 7
+    CONFIG_DOCTOR = 1u << 7,
+    CONFIG_PLAN = 1u << 8
 };
 
 /* One enumerator per row, in the order of the table. */

@@ -19,7 +19,7 @@ status session_status(headrace_status code, const headrace_error *from, error *e
 }
 
 static bool is_engine_setting(const config_row *row) {
-    if (!(row->where & CONFIG_COMMON)) return false;
+    if (!(row->where & (CONFIG_COMMON | CONFIG_PLAN))) return false;
     return row->id != CONFIG_KEY_CONFIG && row->id != CONFIG_KEY_PRINT_CONFIG && row->id != CONFIG_KEY_JSON &&
            row->id != CONFIG_KEY_VERBOSE;
 }

@@ -35,6 +35,7 @@ struct headrace_engine {
     pool *threads;
     model *model;
     engine_plan plan;
+    plan_machine machine;      /* that the verdict was about */
     char device_name[64];
     uint64_t load_ns;
 

@@ -68,7 +68,8 @@ static status plan_settings(headrace_engine *e, const config *c, error *err) {
 
 static void kv_options(const headrace_engine *e, kv_cache_options *o) {
     const engine_plan *p = &e->plan;
-    *o = (kv_cache_options){.n_groups = e->model->n_groups, .page_tokens = p->page_tokens, .max_pages = p->max_pages_per_seq, .prefix = p->prefix_cache};
+    *o = (kv_cache_options){.n_groups = e->model->n_groups, .page_tokens = p->page_tokens, .max_pages = p->max_pages_per_seq};
+    o->prefix = p->prefix_cache && e->model->plan_state_bytes == 0; /* a recurrent state is not kept at block boundaries */
     for (int32_t g = 0; g < o->n_groups; g++) {
         const kv_group *kg = &e->model->groups[g];
         o->groups[g] = (kv_group_plan){.paged = kg->kind != LAYER_RECURRENT, .window = kg->kind == LAYER_WINDOW ? kg->window : 0, .n_pages = p->n_pages[g]};
@@ -148,10 +149,16 @@ static void plan_rest(headrace_engine *e) {
     for (int t = 0; t < MEM_TAG_COUNT; t++) p->total_bytes += p->bytes[t];
 }
 
-static status plan_engine(headrace_engine *e, const config *c, error *err) {
+/* `pure`: a verdict that does not depend on what else runs here. */
+static status plan_engine(headrace_engine *e, const config *c, bool pure, error *err) {
     engine_plan *p = &e->plan;
     plan_machine pm;
     plan_machine_read(&pm);
+    if (config_is_set(c, CONFIG_KEY_MACHINE)) {
+        if (!pure) return error_set(err, STATUS_INVALID, "config: --machine is for plans; a model is loaded on the machine there is");
+        TRY(plan_machine_pose(config_text(c, CONFIG_KEY_MACHINE), &pm, err));
+    }
+    e->machine = pm;
     TRY(plan_settings(e, c, err));
     const model_options mo = {
         .act = p->act,
@@ -165,11 +172,11 @@ static status plan_engine(headrace_engine *e, const config *c, error *err) {
     TRY(model_plan(e->model, e->queue, &mo, err));
     TRY(plan_kv(e, c, &pm, err));
     plan_rest(e); /* as if nothing were mapped and there were no experts */
-    TRY(engine_experts_plan(e, c, &pm, true, &p->experts, err));
+    TRY(engine_experts_plan(e, c, &pm, !pure, &p->experts, err));
     if (source_is_mapped(e->src)) TRY(model_plan(e->model, e->queue, &mo, err)); /* which weights lie where kernels can read them */
     plan_rest(e);
     TRY(plan_verdict(p, &pm, err));
-    TRY(plan_live_check(p, &pm, err));
+    if (!pure) TRY(plan_live_check(p, &pm, err));
     for (int t = 0; t < MEM_TAG_COUNT; t++) TRY(mem_set_limit(e->m, (mem_tag)t, p->bytes[t]));
     return mem_set_total_limit(e->m, p->total_bytes);
 }
@@ -255,7 +262,7 @@ static status load_headers(headrace_engine *e, const config *c, headrace_progres
 static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     const uint64_t t0 = os_now_ns();
     TRY(load_headers(e, c, progress, user, err));
-    TRY(plan_engine(e, c, err));
+    TRY(plan_engine(e, c, false, err));
     TRY(model_commit(e->model, e->device, err));
     TRY(engine_experts_attach(e, err));
     TRY(allocate_kv(e, err));
@@ -298,7 +305,7 @@ status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *r
     headrace_engine *e = NULL;
     TRY(create(m, &e, err));
     status rc = load_headers(e, c, NULL, NULL, err);
-    if (rc == STATUS_OK && plan_engine(e, c, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
+    if (rc == STATUS_OK && plan_engine(e, c, true, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
     if (rc != STATUS_OK) {
         headrace_free(e);
         return rc;

@@ -3,6 +3,9 @@
 #include "engine/plan.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
 
 static const double MIB = 1024.0 * 1024.0;
 
@@ -21,6 +24,36 @@ void plan_machine_read(plan_machine *out) {
         const uint64_t left = om.cgroup_limit_bytes > om.cgroup_used_bytes ? om.cgroup_limit_bytes - om.cgroup_used_bytes : 1;
         out->available_bytes = smaller_known(om.available_bytes, left);
     }
+}
+
+static status pose_one(const char *key, const char *value, uint64_t *mem_total, uint64_t *device_total, bool *unified, error *err) {
+    if (strcmp(key, "unified") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0)) {
+        *unified = value[0] == '1';
+        return STATUS_OK;
+    }
+    if (strcmp(key, "mem_total") == 0 && config_parse_bytes(value, mem_total)) return STATUS_OK;
+    if (strcmp(key, "device_total") == 0 && config_parse_bytes(value, device_total)) return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "config: --machine \"%.40s=%.40s\": known are unified=0 or 1, device_total=SIZE, mem_total=SIZE", key, value);
+}
+
+status plan_machine_pose(const char *text, plan_machine *out, error *err) {
+    uint64_t mem_total = 0, device_total = 0;
+    bool unified = false;
+    char part[128];
+    for (const char *p = text;; p++) {
+        const size_t n = strcspn(p, ",");
+        if (n >= sizeof part) return error_set(err, STATUS_INVALID, "config: --machine: \"%.40s...\" is too long", p);
+        memcpy(part, p, n);
+        part[n] = '\0';
+        char *value = strchr(part, '=');
+        if (value != NULL) *value++ = '\0';
+        TRY(pose_one(part, value != NULL ? value : "", &mem_total, &device_total, &unified, err));
+        p += n;
+        if (*p == '\0') break;
+    }
+    if (device_total > 0 && !unified) return error_set(err, STATUS_UNSUPPORTED, "config: --machine device_total without unified=1: no backend of this build has memory of its own to plan for");
+    *out = (plan_machine){.total_bytes = unified ? smaller_known(mem_total, device_total) : mem_total};
+    return STATUS_OK;
 }
 
 /* The one knob that shrinks the plan without changing the model is the KV pool; below one sequence of n_ctx tokens it is the context that has to shrink. */

@@ -52,6 +52,8 @@ typedef struct plan_machine {
 } plan_machine;
 
 void plan_machine_read(plan_machine *out);
+/** From "mem_total=SIZE,unified=1,device_total=SIZE": where host and device share one pool it is counted once, at the smaller of its two figures. What is available there is unknown. */
+NODISCARD status plan_machine_pose(const char *text, plan_machine *out, error *err);
 
 /** STATUS_DOES_NOT_FIT with the numbers and the smallest change that would fit. Never looks at available_bytes. */
 NODISCARD status plan_verdict(const engine_plan *p, const plan_machine *pm, error *err);

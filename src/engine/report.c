@@ -40,6 +40,15 @@ static void add_number(report_ctx *r, const char *key, int64_t value) {
     set(r->json, key, json_integer(value));
 }
 
+static void add_bytes(report_ctx *r, const char *key, uint64_t bytes, const char *when_zero) {
+    if (bytes == 0) {
+        add_row(r, key, when_zero);
+    } else {
+        textbuf_addf(r->text, "%-20s %.1f MiB\n", key, (double)bytes / 1048576.0);
+        set(r->json, key, json_integer((json_int_t)(bytes > INT64_MAX ? INT64_MAX : bytes)));
+    }
+}
+
 static void add_dtypes(report_ctx *r, const source *src) {
     json_t *obj = json_object();
     uint64_t total = 0;
@@ -157,6 +166,35 @@ static status report_model(report_ctx *r, error *err) {
     return STATUS_OK;
 }
 
+/* The plan alone. What is refused is told, and is the status too. */
+static status report_plan(report_ctx *r, error *err) {
+    mem *m = NULL;
+    headrace_engine *e;
+    error refused = {0};
+    if (mem_create(&m) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
+    TRY(engine_load_plan(m, r->c, &e, &refused, err));
+    const plan_experts *x = &e->plan.experts;
+    add_row(r, "path", source_path(e->src));
+    add_row(r, "architecture", e->model->arch->name);
+    add_row(r, "verdict", refused.code == STATUS_OK ? "fits" : "refused");
+    set(r->json, "fits", json_boolean(refused.code == STATUS_OK));
+    add_bytes(r, "machine", e->machine.total_bytes, "unknown");
+    add_plan(r, e, &refused);
+    if (x->tier != PLAN_EXPERTS_NONE) {
+        json_t *o = json_object();
+        set(o, "tier", json_string(x->tier == PLAN_EXPERTS_STREAM ? "stream" : "resident"));
+        set(o, "slots", json_integer((json_int_t)x->n_slots));
+        set(o, "slot_bytes", json_integer((json_int_t)x->slot_bytes));
+        set(o, "min_slots", json_integer((json_int_t)x->min_slots));
+        set(o, "cycle_slots", json_integer((json_int_t)x->cycle_slots));
+        set(o, "total", json_integer((json_int_t)x->all_slots));
+        set(o, "file_bytes", json_integer((json_int_t)x->file_bytes));
+        set(r->json, "experts", o);
+    }
+    headrace_free(e);
+    return refused.code == STATUS_OK ? STATUS_OK : error_set(err, refused.code, "%s", refused.text);
+}
+
 static status report_tensors(report_ctx *r, error *err) {
     source *src = NULL;
     TRY(engine_open_source(r->m, r->c, NULL, NULL, &src, err));
@@ -210,15 +248,6 @@ static status report_kernels(report_ctx *r, error *err) {
     return STATUS_OK;
 }
 
-static void add_bytes(report_ctx *r, const char *key, uint64_t bytes, const char *when_zero) {
-    if (bytes == 0) {
-        add_row(r, key, when_zero);
-    } else {
-        textbuf_addf(r->text, "%-20s %.1f MiB\n", key, (double)bytes / 1048576.0);
-        set(r->json, key, json_integer((json_int_t)(bytes > INT64_MAX ? INT64_MAX : bytes)));
-    }
-}
-
 static status report_doctor(report_ctx *r, error *err) {
     char cpu[128];
     os_memory om;
@@ -267,16 +296,21 @@ headrace_status headrace_inspect(const headrace_config *c, headrace_report what,
     case HEADRACE_REPORT_MODEL: rc = report_model(&r, &err); break;
     case HEADRACE_REPORT_TENSORS: rc = report_tensors(&r, &err); break;
     case HEADRACE_REPORT_KERNELS: rc = report_kernels(&r, &err); break;
+    case HEADRACE_REPORT_PLAN: rc = report_plan(&r, &err); break;
     case HEADRACE_REPORT_DOCTOR: rc = report_doctor(&r, &err); break;
     default: rc = error_set(&err, STATUS_INVALID, "api: report %d is not known", (int)what); break;
     }
+    const bool told = rc == STATUS_OK || (what == HEADRACE_REPORT_PLAN && b.len > 0);
     headrace_status out = api_error(herr, rc, &err);
-    if (rc == STATUS_OK && json) {
+    if (told && json) {
         textbuf_clear(&b);
         if (json_dump_callback(r.json, append_json, &b, JSON_INDENT(2)) != 0) b.failed = true;
         textbuf_adds(&b, "\n");
     }
-    if (rc == STATUS_OK) out = api_text(&b, text, herr);
+    if (told) {
+        const headrace_status got = api_text(&b, text, herr);
+        if (out == HEADRACE_OK || got != HEADRACE_OK) out = got;
+    }
     json_decref(r.json);
     textbuf_deinit(&b);
     (void)mem_destroy(m);
