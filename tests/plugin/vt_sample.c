@@ -91,6 +91,60 @@ vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
         s.t[1] = place(&p, a, 2, 8, 0, 0);
         s.t[2] = place(&p, b, 2, 8, 0, 0);
         break;
+    case VT_OP_MATMUL_BT_SCALED:
+        s.t[0] = place(&p, VT_F32, 2, 3, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        s.t[2] = place(&p, b, 3, K, 0, 0);
+        s.t[3] = place(&p, c, 3, K / 32, 0, 0);
+        break;
+    case VT_OP_MATMUL_KN:
+        s.t[0] = place(&p, c, 2, 3, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        s.t[2] = place(&p, b, K, 3, 0, 0);
+        break;
+    case VT_OP_ROUTER_TOPK:
+        s.t[0] = place(&p, VT_I32, 2, 3, 0, 0);
+        s.t[1] = place(&p, VT_F32, 2, 3, 0, 0);
+        s.t[2] = place(&p, a, 2, 8, 0, 0);
+        if (b != VT_NONE) s.t[3] = place(&p, b, 8, 0, 0, 0);
+        if (c != VT_NONE) s.t[4] = place(&p, c, 8, 0, 0, 0);
+        break;
+    case VT_OP_MOE_COMBINE:
+        s.t[0] = place(&p, b, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 6, 8, 0, 0);
+        s.t[2] = place(&p, VT_I32, 2, 3, 0, 0);
+        s.t[3] = place(&p, VT_F32, 2, 3, 0, 0);
+        break;
+    case VT_OP_SWIGLU_CLAMP_AND_MUL:
+        s.t[0] = place(&p, b, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 16, 0, 0);
+        break;
+    case VT_OP_MUL_SIGMOID:
+        s.t[0] = place(&p, c, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 8, 0, 0);
+        s.t[2] = place(&p, b, 2, 8, 0, 0);
+        break;
+    case VT_OP_SOFTCAP:
+        s.t[0] = place(&p, b, 2, 8, 0, 0);
+        s.t[1] = place(&p, a, 2, 8, 0, 0);
+        break;
+    case VT_OP_CAUSAL_CONV_SILU:
+        s.t[0] = place(&p, c, 1, 8, 0, 0);
+        s.t[1] = place(&p, a, 1, 8, 0, 0);
+        s.t[2] = place(&p, VT_F32, 2, 24, 0, 0);
+        s.t[3] = place(&p, b, 8, 4, 0, 0);
+        for (int i = 4; i < 7; i++) s.t[i] = place(&p, VT_I32, 1, 0, 0, 0);
+        break;
+    case VT_OP_GATED_DELTA:
+        s.t[0] = place(&p, c, 1, 4, 0, 0);
+        s.t[1] = place(&p, a, 1, 8, 0, 0);
+        s.t[2] = place(&p, VT_F32, 1, 2, 0, 0);
+        s.t[3] = place(&p, VT_F32, 1, 2, 0, 0);
+        s.t[4] = place(&p, b, 2, 0, 0, 0);
+        s.t[5] = place(&p, b, 2, 0, 0, 0);
+        s.t[6] = place(&p, VT_F32, 2, 8, 0, 0);
+        for (int i = 7; i < 10; i++) s.t[i] = place(&p, VT_I32, 1, 0, 0, 0);
+        break;
     default:
         fail_msg("op %s has no sample: add one", vt_op_name(op));
     }
@@ -131,6 +185,24 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
         return vt_mul_scalar(q, &t[0], &t[1], 2.0f, err);
     case VT_OP_ADD:
         return vt_add(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_MATMUL_BT_SCALED:
+        return vt_matmul_bt_scaled(q, &t[0], &t[1], &t[2], &t[3], (vt_scale_params){1, 32}, err);
+    case VT_OP_MATMUL_KN:
+        return vt_matmul_kn(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_ROUTER_TOPK:
+        return vt_router_topk(q, &t[0], &t[1], &t[2], &t[3], &t[4], (vt_router_params){.n_groups = 1, .scaling = 1}, err);
+    case VT_OP_MOE_COMBINE:
+        return vt_moe_combine(q, &t[0], &t[1], &t[2], &t[3], err);
+    case VT_OP_SWIGLU_CLAMP_AND_MUL:
+        return vt_swiglu_clamp_and_mul(q, &t[0], &t[1], (vt_swiglu_params){1.7f, 7, false}, err);
+    case VT_OP_MUL_SIGMOID:
+        return vt_mul_sigmoid(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_SOFTCAP:
+        return vt_softcap(q, &t[0], &t[1], 30.0f, err);
+    case VT_OP_CAUSAL_CONV_SILU:
+        return vt_causal_conv_silu(q, &t[0], &t[1], &t[2], &t[3], &(vt_recurrent_rows){t[4], t[5], t[6]}, err);
+    case VT_OP_GATED_DELTA:
+        return vt_gated_delta(q, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &(vt_recurrent_rows){t[7], t[8], t[9]}, (vt_gated_delta_params){1, 2, 2, 2, false}, err);
     default:
         return error_set(err, STATUS_BUG, "no sample");
     }

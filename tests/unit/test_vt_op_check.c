@@ -94,7 +94,7 @@ static bool applies(const vt_sample *s, int t, size_t k) {
     const vt_tensor *x = &s->t[t];
     int last = x->n_dims - 1;
     if (spoils[k].outer && (last == 0 || x->dim[0] < spoils[k].min_dim || vt_dtype_is_block(x->dtype))) return false;
-    if (spoils[k].spoil == gap_in_row && x->dim[last] < 2) return false;
+    if (spoils[k].spoil == gap_in_row && (x->dim[last] < 2 || (s->op == VT_OP_MATMUL_KN && t == 2))) return false; /* its b may lie anyhow */
     if (spoils[k].spoil == end_of_memory) { /* only where it is longer than what is left there */
         size_t bytes;
         return vt_tensor_bytes(x, &bytes) && bytes > 256;
