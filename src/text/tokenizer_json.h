@@ -13,7 +13,7 @@ typedef struct json_builder {
     tokenizer *t;
     error *err;
     bool spelled;    /* text is spelled in the byte alphabet at this point of the pipeline */
-    bool byte_level; /* and so it reaches the model; the words themselves are handed over as bytes */
+    bool byte_level; /* spelling is the last step, so the model takes bytes and its keys are bytes */
 } json_builder;
 
 /** "type" of a section as a name; NULL when it has none. */

@@ -65,7 +65,7 @@ static status unsupported(const json_builder *b, const char *section, const json
 
 static status spell_once(json_builder *b) {
     if (b->spelled) return error_set(b->err, STATUS_UNSUPPORTED, "tokenizer: the byte alphabet is applied twice");
-    b->spelled = b->byte_level = true;
+    b->spelled = true;
     return STATUS_OK;
 }
 
@@ -306,11 +306,9 @@ static status pre_tokenizer_sequence(json_builder *b, const json_t *part) {
 status json_read_pre_tokenizer(json_builder *b, const json_t *part) {
     pre_tokenizer *p = &b->t->pre;
     if (part && !json_is_null(part)) TRY(read_pre_tokenizer(b, part));
-    if (!b->spelled) return STATUS_OK;
-    /* The model takes bytes: spelling as the last step and spelling them back cancel out. */
-    if (p->n > 0 && p->steps[p->n - 1].kind == PRE_SPELL) {
-        p->n--;
-        return STATUS_OK;
-    }
-    return pre_tokenizer_add(p, PRE_UNSPELL, NULL, b->err);
+    /* Spelling as the last step is left to the model, which then takes bytes; otherwise the model sees spelled characters like any others.
+     */
+    b->byte_level = p->n > 0 && p->steps[p->n - 1].kind == PRE_SPELL;
+    if (b->byte_level) p->n--;
+    return STATUS_OK;
 }
