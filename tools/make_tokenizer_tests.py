@@ -143,6 +143,33 @@ def names():
     return {"tokens": all_tokens, "merges": [" ".join(m) for m in merges], "types": [1] * len(tokens) + [3 if s else 4 for _, s in added], "cases": cases}
 
 
+def scored():
+    """A vocabulary with scores instead of merges (GGUF "llama"): the package gets the merges that the scores stand for."""
+    mark = "\u2581"
+    r = random.Random(2)
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.Replace(" ", mark)
+    t.train_from_iterator((x.replace("\x00", "") for x in texts(2, 800, [w for w in WORDS if w.isascii() and not w.startswith("<")])), trainers.BpeTrainer(vocab_size=420, limit_alphabet=80, show_progress=False))
+    words = sorted(t.get_vocab(), key=lambda w: (len(w) > 1, t.get_vocab()[w]))
+    tokens = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % i for i in range(256)] + words + ["<think>", "unused"]
+    types = [2, 3, 3] + [6] * 256 + [1] * len(words) + [4, 5]
+    scores = [0.0] * (3 + 256) + [-float(i) for i in range(len(words))] + [0.0, 0.0]
+    rank = {w: s for w, s, y in zip(tokens, scores, types) if y == 1}
+    merges = [(w[:k], w[k:]) for w in sorted((w for w in rank if len(w) > 1), key=lambda w: -rank[w]) for k in range(1, len(w)) if w[:k] in rank and w[k:] in rank]
+    out = {"tokens": tokens, "types": types, "scores": scores, "cases": []}
+    for prefix in (True, False):
+        t = Tokenizer(models.BPE({w: i for i, w in enumerate(tokens)}, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        t.normalizer = normalizers.Sequence(([normalizers.Prepend(mark)] if prefix else []) + [normalizers.Replace(" ", mark)])
+        t.decoder = decoders.Sequence([decoders.Replace(mark, " "), decoders.ByteFallback(), decoders.Fuse()] + ([decoders.Strip(" ", 1, 0)] if prefix else []))
+        t.add_special_tokens([AddedToken(w, normalized=False) for w in tokens[:3]])
+        t.add_tokens([AddedToken("<think>", normalized=False)])
+        for text in texts(31 + prefix, 20):
+            text = text.replace("\x00", "") + r.choice(["", "</s> x", "<s>"])
+            ids = t.encode(text).ids
+            out["cases"].append({"prefix": prefix, "text": text, "ids": ids, "decoded": t.decode(ids, skip_special_tokens=False)})
+    return out
+
+
 def splits():
     behaviors = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
     text = "ab12  c\u00e9\u00b2'S don\u2019t\n\n x\u0301y 3.14\u0085z\u3000\u6f22\u5b57-_-aab  "
@@ -178,7 +205,7 @@ def lossy():
 
 
 def main():
-    json.dump({"lossy": lossy(), "splits": splits(), "names": names()}, sys.stdout, ensure_ascii=True, separators=(",", ":"))
+    json.dump({"lossy": lossy(), "splits": splits(), "names": names(), "scored": scored()}, sys.stdout, ensure_ascii=True, separators=(",", ":"))
     print()
 
 

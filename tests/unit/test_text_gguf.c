@@ -242,6 +242,90 @@ static void long_runs(void **state) {
     test_mem_check(m);
 }
 
+static void write_scored(gguf_writer *w, const json_t *scored, bool prefix) {
+    const json_t *list = json_object_get(scored, "scores");
+    size_t n = json_array_size(list);
+    float *scores = test_calloc(n, sizeof *scores);
+    for (size_t i = 0; i < n; i++) scores[i] = (float)json_real_value(json_array_get(list, i));
+    text_case_begin(w, m, "llama", "default");
+    text_case_json_texts(w, "tokenizer.ggml.tokens", json_object_get(scored, "tokens"));
+    text_case_json_ints(w, "tokenizer.ggml.token_type", json_object_get(scored, "types"));
+    gguf_writer_array(w, "tokenizer.ggml.scores", GGUF_W_F32, scores, sizeof *scores, n);
+    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", prefix);
+    gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", false);
+    test_free(scores);
+}
+
+/* Vocabularies with scores: as the package with the merges that the scores stand for. */
+static void scores_as_upstream(void **state) {
+    (void)state;
+    const json_t *scored = json_object_get(root, "scored");
+    json_t *one;
+    size_t i, n = 0;
+    m = test_mem();
+    for (int prefix = 0; prefix < 2; prefix++) {
+        gguf_writer w;
+        token_list ids;
+        textbuf out;
+        write_scored(&w, scored, prefix);
+        tokenizer *t = open_vocabulary(&w);
+        assert_string_equal(tokenizer_kind(t), "llama/scores");
+        assert_true(tokenizer_bos_id(t) == 1 && tokenizer_is_end(t, 2)); /* what the format gives to missing keys */
+        token_list_init(&ids, m, MEM_REQUEST);
+        textbuf_init(&out, m, MEM_REQUEST);
+        json_array_foreach(json_object_get(scored, "cases"), i, one) {
+            const json_t *text = json_object_get(one, "text");
+            if (json_is_true(json_object_get(one, "prefix")) != (prefix == 1)) continue;
+            encode(t, json_string_value(text), json_string_length(text), TOKENIZER_BOS_OMIT, true, &ids);
+            text_case_expect_ids(&ids, json_object_get(one, "ids"), prefix ? "with a space in front" : "without");
+            text = json_object_get(one, "decoded");
+            textbuf_clear(&out);
+            text_case_decode(m, t, ids.ids, ids.n, false, &out);
+            assert_int_equal(out.len, json_string_length(text));
+            assert_memory_equal(textbuf_text(&out), json_string_value(text), out.len);
+            n++;
+        }
+        detokenizer d; /* ids that go on a text keep their space */
+        encode(t, "the", 3, TOKENIZER_BOS_OMIT, true, &ids);
+        textbuf_clear(&out);
+        detokenizer_init(&d, t, false);
+        d.started = true;
+        for (size_t k = 0; k < ids.n; k++) assert_int_equal(detokenizer_add(&d, ids.ids[k], &out), STATUS_OK);
+        assert_string_equal(textbuf_text(&out), prefix ? " the" : "the");
+        textbuf_deinit(&out);
+        token_list_deinit(&ids);
+        tokenizer_close(t);
+    }
+    assert_int_equal(n, 40);
+    test_mem_check(m);
+}
+
+/* Of two pairs with one score the one further left joins. */
+static void equal_scores(void **state) {
+    (void)state;
+    static const char *const texts[] = {"<unk>", "a", "b", "c", "ab", "bc"};
+    static const int32_t kinds[] = {2, 1, 1, 1, 1, 1};
+    static const float tie[] = {0, -9, -9, -9, -1, -1}, right[] = {0, -9, -9, -9, -2, -1};
+    m = test_mem();
+    for (int i = 0; i < 2; i++) {
+        gguf_writer w;
+        token_list ids;
+        text_case_begin(&w, m, "llama", NULL);
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", texts, 6);
+        gguf_writer_array(&w, "tokenizer.ggml.token_type", GGUF_W_I32, kinds, 4, 6);
+        gguf_writer_array(&w, "tokenizer.ggml.scores", GGUF_W_F32, i == 0 ? tie : right, 4, 6);
+        gguf_writer_bool(&w, "tokenizer.ggml.add_space_prefix", false);
+        tokenizer *t = open_vocabulary(&w);
+        token_list_init(&ids, m, MEM_REQUEST);
+        encode(t, "abczz", 5, TOKENIZER_BOS_OMIT, true, &ids); /* and what has no token is one unknown token */
+        assert_int_equal(ids.n, 3);
+        assert_true(ids.ids[0] == (i == 0 ? 4 : 1) && ids.ids[1] == (i == 0 ? 3 : 5) && ids.ids[2] == 0);
+        token_list_deinit(&ids);
+        tokenizer_close(t);
+    }
+    test_mem_check(m);
+}
+
 /* Opening and encoding with the n-th allocation refused, for each n: an error with a name, nothing lost. */
 static void memory_runs_out(void **state) {
     (void)state;
@@ -293,9 +377,9 @@ static void memory_runs_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_name_as_upstream), cmocka_unit_test(decoding_gives_the_text_back),
-                                       cmocka_unit_test(any_ids_give_text),      cmocka_unit_test(begin_and_end_tokens),
-                                       cmocka_unit_test(text_that_is_not_utf8),  cmocka_unit_test(long_runs),
-                                       cmocka_unit_test(memory_runs_out)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_name_as_upstream), cmocka_unit_test(decoding_gives_the_text_back), cmocka_unit_test(any_ids_give_text),
+        cmocka_unit_test(begin_and_end_tokens),   cmocka_unit_test(text_that_is_not_utf8),        cmocka_unit_test(long_runs),
+        cmocka_unit_test(memory_runs_out),        cmocka_unit_test(scores_as_upstream),           cmocka_unit_test(equal_scores)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -210,6 +210,38 @@ static void ids_out_of_range(void **state) {
     test_mem_check(m);
 }
 
+static void odd_scores(void **state) {
+    (void)state;
+    static const char *const texts[] = {"<unk>", "a", "<0x41>", "ab"};
+    static const int32_t kinds[] = {2, 1, 6, 1};
+    static const float scores[] = {0, 1, 2, 3}, not_numbers[] = {0, __builtin_nanf(""), 2, 3},
+                       infinite[] = {0, __builtin_inff(), 2, -__builtin_inff()};
+    static const char *const bad_bytes[] = {"<0x-1>", "<0x4>", "<0x4G>", "<0x414>", "", "a"};
+    m = test_mem();
+    gguf_writer w;
+    text_case_begin(&w, m, "llama", NULL);
+    gguf_writer_texts(&w, "tokenizer.ggml.tokens", texts, 4);
+    expect_refused(&w, STATUS_FORMAT, "tokenizer.ggml.scores is missing");
+    for (int i = 0; i < 3; i++) {
+        text_case_begin(&w, m, "llama", NULL);
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", texts, 4);
+        gguf_writer_array(&w, "tokenizer.ggml.token_type", GGUF_W_I32, kinds, 4, 4);
+        gguf_writer_array(&w, "tokenizer.ggml.scores", GGUF_W_F32, i == 0 ? scores : i == 1 ? not_numbers : infinite, 4, i == 0 ? 3 : 4);
+        if (i == 0) expect_refused(&w, STATUS_FORMAT, "3 scores for 4 tokens");
+        if (i == 1) expect_refused(&w, STATUS_FORMAT, "the score of token 1 is not a number");
+        if (i == 2) expect_loaded(&w, "aA", (const int32_t[]){1, 0, 1, 2}, 4);
+    }
+    for (size_t i = 0; i < sizeof bad_bytes / sizeof bad_bytes[0]; i++) {
+        const char *const list[] = {"<unk>", "a", bad_bytes[i], "ab"};
+        text_case_begin(&w, m, "llama", NULL);
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", list, 4);
+        gguf_writer_array(&w, "tokenizer.ggml.token_type", GGUF_W_I32, kinds, 4, 4);
+        gguf_writer_array(&w, "tokenizer.ggml.scores", GGUF_W_F32, scores, 4, 4);
+        expect_refused(&w, STATUS_FORMAT, "token 2 is of a byte, but not written <0xNN>");
+    }
+    test_mem_check(m);
+}
+
 /* A million tokens: loads, within a bound on memory that is linear in them. */
 static void a_million_tokens(void **state) {
     (void)state;
@@ -240,6 +272,7 @@ static void a_million_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_plain_one_loads), cmocka_unit_test(missing_and_wrong_keys),
                                        cmocka_unit_test(odd_tokens),          cmocka_unit_test(odd_merges),
-                                       cmocka_unit_test(ids_out_of_range),    cmocka_unit_test(a_million_tokens)};
+                                       cmocka_unit_test(ids_out_of_range),    cmocka_unit_test(odd_scores),
+                                       cmocka_unit_test(a_million_tokens)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
