@@ -196,6 +196,20 @@ class Reports(CliTest):
         self.assertEqual(len(tensors), facts["tensors"])
         self.assertIn("token_embd.weight", self.run_cli("inspect", MODEL, "--tensors").out)
 
+    def test_inspect_counts_memory(self):
+        facts = json.loads(self.run_cli("inspect", MODEL, "--json").out)
+        memory = facts["memory_bytes"]
+        self.assertEqual(memory["total"], sum(n for k, n in memory.items() if k not in ("total", "mapped")))
+        self.assertGreaterEqual(memory["mapped"], facts["weight_bytes"])
+        self.assertEqual(facts["caches"], [{"kind": "full", "layers": 3, "kv_heads": 2, "head_dim": 16, "window": 0}])
+        self.assertEqual(facts["kv_bytes_per_token"], 2 * 3 * 2 * 16 * 2)  # keys and values, layers, heads, width, 16 bits
+        folder = json.loads(self.run_cli("inspect", os.path.join(TESTS, "fixtures", "gemma4-ple"), "--json").out)
+        self.assertEqual([(c["kind"], c["layers"], c["head_dim"], c["window"]) for c in folder["caches"]], [("window", 2, 16, 8), ("full", 1, 32, 0)])
+        self.assertEqual((folder["layers_sharing"], folder["head"], folder["chat_template"]), (3, "the embedding table", "present"))
+        text = self.run_cli("inspect", MODEL).out
+        for line in ("cache                3 layers, full, 2 heads of 16\n", "total ", "mapped "):
+            self.assertIn(line, text)
+
     def test_kernels(self):
         rows = json.loads(self.run_cli("inspect", "--kernels", "--json").out)["kernels"]
         self.assertGreater(len(rows), 10)
