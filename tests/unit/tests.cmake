@@ -24,7 +24,7 @@ headrace_test(test_model_open unit hr_model test_support hr_vt_cpu hr_vt hr_base
 foreach(test requests steps threads answers)
   headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)
 endforeach()
-foreach(test plan sample adjust stop)
+foreach(test plan plan_experts sample adjust stop)
   headrace_test(test_engine_${test} unit hr_engine hr_base)
 endforeach()
 # text
