@@ -27,3 +27,4 @@ endfunction()
 
 headrace_fuzz(fuzz_gguf test_load_probe)
 headrace_fuzz(fuzz_safetensors test_load_probe test_support)
+headrace_fuzz(fuzz_tokenizer hr_text)
