@@ -12,7 +12,7 @@ function(headrace_schedules name model expected n)
   add_test(NAME schedules_${name} COMMAND random_schedules ${model} ${expected} ${n} ${ARGN})
   set_tests_properties(schedules_${name} PROPERTIES LABELS model TIMEOUT 1800)
 endfunction()
-set(schedules 300)
+set(schedules 120) # of each of 19
 if(HEADRACE_SANITIZE)
   set(schedules 40)
 endif()
