@@ -15,7 +15,8 @@ quietly() { # WHAT COMMAND...
 }
 [ -f build/build.ninja ] || quietly "configuring" cmake --preset release -DHEADRACE_TESTS=OFF
 quietly "building (build/headrace)" cmake --build --preset release --target headrace_bin
-model=$(tools/get_model.sh | tee /dev/stderr | tail -n 1)
+model=$(tools/get_model.sh | tail -n 1)
+echo "demo: $model"
 
 build/headrace complete -m "$model" -n 64 -p "<|im_start|>user
 $question<|im_end|>
