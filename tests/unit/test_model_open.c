@@ -205,6 +205,8 @@ static void test_refused_by_name(void **state) {
         {LLAMA LLAMA_CONFIG ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2}}", "rope type \"longrope\" is not implemented"},
         {"{\"architectures\": [\"Qwen3ForCausalLM\"], " LLAMA_CONFIG ", \"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
          "layer_types[1] is \"chunked_attention\""},
+        {"{\"architectures\": [\"Mistral3ForConditionalGeneration\"], \"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", " LLAMA_CONFIG "}}",
+         "text model \"ministral3\" is not implemented for mistral"},
         {"{\"architectures\": [\"Gemma3ForCausalLM\"], " LLAMA_CONFIG ", \"use_bidirectional_attention\": true}", "use_bidirectional_attention"},
         {"{\"architectures\": [\"Gemma4ForCausalLM\"], " LLAMA_CONFIG ", \"use_bidirectional_attention\": \"all\"}", "use_bidirectional_attention \"all\""},
     };

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mistral: Llama with a sliding window on every layer, where the configuration gives one. A GGUF of it calls itself llama, which has no window. */
+#include <string.h>
+
 #include "model/block.h"
 #include "model/weight_rows.h"
 
@@ -11,7 +13,13 @@ static const weight_row weights[] = {
 };
 
 static status configure(model *m, error *err) {
+    const char *type;
+    size_t n;
     TRY(model_require_activation(m, "silu|swish", err));
+    /* the wrapping class carries later text models too, which compute something else */
+    if (meta_as_string(model_find(m, "model_type", NULL), &type, &n) && strncmp(type, "mistral", strlen("mistral")) != 0) {
+        return error_set(err, STATUS_UNSUPPORTED, "model: text model \"%.40s\" is not implemented for mistral", type);
+    }
     return model_layers_uniform(m, m->hp.window, err);
 }
 
