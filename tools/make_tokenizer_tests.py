@@ -191,9 +191,21 @@ def splits():
                     r"\p{Han}+", r"\P{L}+", r"\p{^L}+", r"\p{Lu}", r"\p{Letter}", r"[\p{L}\p{M}]+", r"[[a-c]x]+", r"[^[a-c]x]+", r"b", r"\x41|\x{e9}|\u6f22",
                     r"\p{Greek}|\p{Alphabetic}", r"x{a}|x", r"\.\-\'", r"[.\-']", r"[a-]", r"(?#no)a", r"\p{Space}"]:
         add(pattern)
+    add(r"\s+", "a\u180eb\u0085c\u200bd\u2028e\u001cf")
+    add(r"\S+", "a\u180eb\u0085c")
     add(r"\p{Greek}+", "α\u0342β\u1dc0 \u3001")
     add(r"\p{Han}+", "漢\u3001字\u3005々〆")
     return out
+
+
+def normal():
+    """Normal forms and the like, on code points that several versions of Unicode treat differently among them."""
+    inputs = ["a\u0301\u0327", "\uac00\u11a8 \u1100\u1161", "\ufb01 \u2460 \u00c5 \u212b \u1e9b\u0323", "a\u0898\u0301\u0327", "a\u0301\u08d0\u0327", "\U00011935\U00011930 \U00011938",
+              "\u32ff \U0001e030 \U00010781 \ua7f2", "x\U0001e08f\u0301", "\ua7cb\u1c89\u0130\u1e9e\u03a3", "\u0300\u1cf2\u0897\u1abf", "\x00\x01\t\u200b\ufeff\u2581x\x7f", "\U0001d15e \u0344 \u2126",
+              "\u09c7\u09be \u0dd9\u0dcf\u0dca", "\U00016d68 \U000105d2\u0307"]
+    kinds = {"NFC": normalizers.NFC, "NFD": normalizers.NFD, "NFKC": normalizers.NFKC, "NFKD": normalizers.NFKD, "Lowercase": normalizers.Lowercase, "StripAccents": normalizers.StripAccents,
+             "Nmt": normalizers.Nmt}
+    return [{"kind": k, "text": text, "out": n().normalize_str(text)} for k, n in kinds.items() for text in inputs]
 
 
 def lossy():
@@ -205,7 +217,7 @@ def lossy():
 
 
 def main():
-    json.dump({"lossy": lossy(), "splits": splits(), "names": names(), "scored": scored()}, sys.stdout, ensure_ascii=True, separators=(",", ":"))
+    json.dump({"lossy": lossy(), "splits": splits(), "names": names(), "scored": scored(), "normal": normal()}, sys.stdout, ensure_ascii=True, separators=(",", ":"))
     print()
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Oniguruma's dialect to PCRE2's. What differs and is rewritten:
- *   \s \S \w \W \h \H      by Unicode property, as Oniguruma defines them (PCRE2's \s leaves out U+0085, its \w is another set)
+ *   \s \S \w \W \h \H      by Unicode property, as Oniguruma defines them (PCRE2's \s has U+180E, its \w is another set)
  *   \b \B                  by that \w
  *   \v \uHHHH              vertical tab; code point
  *   \p{Script}             the script itself, not its extensions

@@ -167,6 +167,48 @@ static void a_megabyte_a_fixture(void **state) {
     test_mem_check(m);
 }
 
+/* Normal forms, lower case and the like, as the package's. */
+static void normal_forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        normalizer_kind kind;
+    } kinds[] = {{"NFC", NORMALIZER_NFC},
+                 {"NFD", NORMALIZER_NFD},
+                 {"NFKC", NORMALIZER_NFKC},
+                 {"NFKD", NORMALIZER_NFKD},
+                 {"Lowercase", NORMALIZER_LOWERCASE},
+                 {"StripAccents", NORMALIZER_STRIP_ACCENTS},
+                 {"Nmt", NORMALIZER_NMT}};
+    json_t *root = text_case_json("tokenizer_cases.json"), *one;
+    size_t i, n = 0;
+    error err = {0};
+    pattern_context *c;
+    m = test_mem();
+    assert_int_equal(pattern_context_create(m, MEM_TOKENIZER, &c, &err), STATUS_OK);
+    json_array_foreach(json_object_get(root, "normal"), i, one) {
+        const json_t *text = json_object_get(one, "text"), *want = json_object_get(one, "out");
+        const char *name = json_string_value(json_object_get(one, "kind")), *out;
+        size_t k = 0, n_out;
+        normalizer z;
+        normalizer_scratch scratch;
+        while (strcmp(kinds[k].name, name) != 0) k++;
+        normalizer_init(&z, m, c);
+        normalizer_scratch_init(&scratch, m, NULL);
+        assert_int_equal(normalizer_add(&z, kinds[k].kind, NULL, 0, &err), STATUS_OK);
+        assert_int_equal(normalizer_run(&z, &scratch, json_string_value(text), json_string_length(text), &out, &n_out, &err), STATUS_OK);
+        if (n_out != json_string_length(want) || memcmp(out, json_string_value(want), n_out) != 0)
+            fail_msg("%s of '%s' is '%.*s', expected '%s'", name, json_string_value(text), (int)n_out, out, json_string_value(want));
+        normalizer_scratch_deinit(&scratch);
+        normalizer_deinit(&z);
+        n++;
+    }
+    assert_true(n >= 90);
+    pattern_context_destroy(c);
+    json_decref(root);
+    test_mem_check(m);
+}
+
 /* --- malformed files --- */
 
 static const char plain[] = "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true}],\"normalizer\":null,"
@@ -336,6 +378,7 @@ static void more_tokens_than_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(combinations),          cmocka_unit_test(a_megabyte_a_fixture),
                                        cmocka_unit_test(refused_with_a_reason), cmocka_unit_test(cut_and_flipped),
-                                       cmocka_unit_test(memory_runs_out),       cmocka_unit_test(more_tokens_than_rows)};
+                                       cmocka_unit_test(memory_runs_out),       cmocka_unit_test(more_tokens_than_rows),
+                                       cmocka_unit_test(normal_forms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
