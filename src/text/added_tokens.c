@@ -2,9 +2,9 @@
 /** The sorted list is walked like a trie: the range of tokens that share the bytes read so far shrinks byte by byte. */
 #include "text/added_tokens.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "load/sort_index.h"
 #include "text/code_point.h"
 #include "text/utf8.h"
 
@@ -41,24 +41,30 @@ status added_set_add(added_set *s, const char *text, size_t n, int32_t id, uint3
     return STATUS_OK;
 }
 
-static int compare_texts(const char *a, size_t n_a, const char *b, size_t n_b) {
-    int c = memcmp(a, b, n_a < n_b ? n_a : n_b);
-    return c != 0 ? c : (n_a > n_b) - (n_a < n_b);
-}
-
-static int compare(const void *a, const void *b, void *set) {
-    const added_set *s = set;
-    const added_token *x = a, *y = b;
-    return compare_texts(added_text(s, x), x->n, added_text(s, y), y->n);
+static int by_text(const void *ctx, uint32_t a, uint32_t b) {
+    const added_set *s = ctx;
+    const added_token *x = &s->tokens[a], *y = &s->tokens[b];
+    return sort_index_bytes(added_text(s, x), x->n, added_text(s, y), y->n);
 }
 
 status added_set_finish(added_set *s, error *err) {
-    if (s->n > 1) qsort_r(s->tokens, s->n, sizeof *s->tokens, compare, s);
-    for (size_t i = 1; i < s->n; i++)
-        if (compare(&s->tokens[i - 1], &s->tokens[i], s) == 0)
-            return error_set(err, STATUS_FORMAT, "tokenizer: added tokens %d and %d have the same text", s->tokens[i - 1].id,
-                             s->tokens[i].id);
-    return STATUS_OK;
+    if (s->n < 2) return STATUS_OK;
+    uint32_t *order = mem_calloc(s->m, MEM_TOKENIZER, s->n, sizeof *order);
+    added_token *sorted = mem_calloc(s->m, MEM_TOKENIZER, s->n, sizeof *sorted);
+    status rc = STATUS_OK;
+    if (!order || !sorted) TRY_GOTO(error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for %zu added tokens", s->n));
+    sort_index_fill(order, s->n, by_text, s);
+    for (size_t i = 0; i < s->n; i++) {
+        sorted[i] = s->tokens[order[i]];
+        if (i > 0 && by_text(s, order[i - 1], order[i]) == 0)
+            TRY_GOTO(error_set(err, STATUS_FORMAT, "tokenizer: added tokens %d and %d have the same text", s->tokens[order[i - 1]].id,
+                               s->tokens[order[i]].id));
+    }
+    memcpy(s->tokens, sorted, s->n * sizeof *sorted);
+fail:
+    mem_free(s->m, order);
+    mem_free(s->m, sorted);
+    return rc;
 }
 
 int32_t added_set_find(const added_set *s, const char *text, size_t n, uint32_t with) {

@@ -3,13 +3,8 @@
 #include "text/score_merges.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-typedef struct scored {
-    double score;
-    int32_t id;
-} scored;
+#include "load/sort_index.h"
 
 typedef struct cut {
     int32_t left, right, whole;
@@ -22,10 +17,11 @@ typedef struct cut_list {
     size_t n, cap;
 } cut_list;
 
-static int by_score(const void *a, const void *b) {
-    const scored *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
+/* Highest score first, then the lower id. */
+static int by_score(const void *ctx, uint32_t a, uint32_t b) {
+    const double *score = ctx;
+    if (score[a] != score[b]) return score[a] > score[b] ? -1 : 1;
+    return (a > b) - (a < b);
 }
 
 static status add_cut(cut_list *l, cut c, error *err) {
@@ -56,15 +52,13 @@ static status cut_token(const vocab *v, int32_t id, uint32_t rank, cut_list *l, 
     return STATUS_OK;
 }
 
-static status read_scores(const vocab *v, const meta_value *scores, scored *out, error *err) {
+static status read_scores(const vocab *v, const meta_value *scores, double *out, error *err) {
     size_t n = 0;
     if (!meta_array_size(scores, &n)) return error_set(err, STATUS_FORMAT, "tokenizer: tokenizer.ggml.scores is missing or is no array");
     if (n != (size_t)v->n) return error_set(err, STATUS_FORMAT, "tokenizer: %zu scores for %d tokens", n, v->n);
-    for (int32_t id = 0; id < v->n; id++) {
-        out[id].id = id;
-        if (!meta_array_real(scores, (size_t)id, &out[id].score) || isnan(out[id].score))
-            return error_set(err, STATUS_FORMAT, "tokenizer: the score of token %d is not a number", id);
-    }
+    for (size_t i = 0; i < n; i++)
+        if (!meta_array_real(scores, i, &out[i]) || isnan(out[i]))
+            return error_set(err, STATUS_FORMAT, "tokenizer: the score of token %zu is not a number", i);
     return STATUS_OK;
 }
 
@@ -73,13 +67,15 @@ status score_merges_build(tokenizer *t, const meta_value *scores, error *err) {
     cut_list cuts = {.m = t->m};
     status rc = STATUS_OK;
     uint32_t rank = 0;
-    scored *order = mem_calloc(t->m, MEM_TOKENIZER, (size_t)v->n, sizeof *order);
-    if (!order) return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for %d scores", v->n);
-    TRY_GOTO(read_scores(v, scores, order, err));
-    qsort(order, (size_t)v->n, sizeof *order, by_score);
-    for (int32_t i = 0; i < v->n; i++) {
-        if (i > 0 && order[i].score != order[i - 1].score) rank++;
-        if (v->attr[order[i].id] & VOCAB_REACHABLE) TRY_GOTO(cut_token(v, order[i].id, rank, &cuts, err));
+    size_t n = (size_t)v->n;
+    double *score = mem_calloc(t->m, MEM_TOKENIZER, n, sizeof *score);
+    uint32_t *order = mem_calloc(t->m, MEM_TOKENIZER, n, sizeof *order);
+    if (!score || !order) TRY_GOTO(error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory for %zu scores", n));
+    TRY_GOTO(read_scores(v, scores, score, err));
+    sort_index_fill(order, n, by_score, score);
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0 && score[order[i]] != score[order[i - 1]]) rank++;
+        if (v->attr[order[i]] & VOCAB_REACHABLE) TRY_GOTO(cut_token(v, (int32_t)order[i], rank, &cuts, err));
     }
     TRY_GOTO(bpe_init(&t->model, t->m, v, cuts.n, err));
     for (size_t i = 0; i < cuts.n; i++) {
@@ -87,6 +83,7 @@ status score_merges_build(tokenizer *t, const meta_value *scores, error *err) {
         TRY_GOTO(bpe_add_merge(&t->model, c->left, c->right, c->whole, c->rank, true, err));
     }
 fail:
+    mem_free(t->m, score);
     mem_free(t->m, order);
     mem_free(t->m, cuts.cuts);
     return rc;
