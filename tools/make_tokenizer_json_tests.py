@@ -155,6 +155,14 @@ def cases(count):
                 raise
             continue
         out.append(c)
+    for lstrip, rstrip in ((False, True), (True, False), (True, True)):  # tokens of white space that take white space along
+        added = [{"id": len(models["characters"]["vocab"]), "content": "  ", "single_word": False, "lstrip": lstrip, "rstrip": rstrip, "normalized": False, "special": False}]
+        c = {"model": "characters", "flags": {"byte_fallback": True}, "normalizer": REPLACE | {"pattern": {"String": " "}, "content": MARK}, "pre_tokenizer": None,
+             "decoder": DECODERS[2], "post_processor": None, "added_tokens": added}
+        t = Tokenizer.from_str(json.dumps(whole(models, c)))
+        c["texts"] = [{"text": text, "ids": t.encode(text).ids, "decoded": t.decode(t.encode(text).ids)}
+                      for text in ("a  b", "a   \n  b", "     ", "a    b   c  ", " \n  \n    x")]
+        out.append(c)
     return {"models": models, "cases": out}
 
 

@@ -128,10 +128,10 @@ status added_set_split(const added_set *s, const char *text, size_t n, bool pars
         at = end;
         if ((t->flags & ADDED_SPECIAL) && !parse_special) continue;
         if ((t->flags & ADDED_SINGLE_WORD) && !stands_alone(text, n, begin, end)) continue;
-        if (t->flags & ADDED_LSTRIP) begin = code_point_strip_space(text, done, begin);
+        if (t->flags & ADDED_LSTRIP) begin = begin > done ? code_point_strip_space(text, done, begin) : done;
         if (t->flags & ADDED_RSTRIP) end = code_point_skip_space(text, n, end);
         if (begin > done) TRY(fn(ctx, -1, text + done, begin - done, err));
-        TRY(fn(ctx, t->id, text + begin, end - begin, err));
+        if (begin < end) TRY(fn(ctx, t->id, text + begin, end - begin, err)); /* else a token before took it along whole */
         done = end;
     }
     return done < n ? fn(ctx, -1, text + done, n - done, err) : STATUS_OK;

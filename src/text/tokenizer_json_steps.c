@@ -77,6 +77,7 @@ static status replace_step(json_builder *b, const json_t *part) {
     bool literal = false;
     TRY(json_part_pattern(b, part, &regex, &n, &literal));
     TRY(json_part_text(b, part, "content", &content, &n_content));
+    if (n == 0) return error_set(b->err, STATUS_UNSUPPORTED, "tokenizer: normalizer 'Replace' of nothing is not supported");
     return normalizer_add_replace(&b->t->norm, regex, n, literal, content, n_content, b->err);
 }
 
