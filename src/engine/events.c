@@ -59,10 +59,12 @@ void event_logits(const headrace_engine *e, sequence *s, const float *logits, in
 void event_prompt(headrace_engine *e, sequence *s, int32_t pos, const float *row) {
     headrace_event ev = event_of(e, s, HEADRACE_EVENT_PROMPT);
     textbuf_clear(&s->text);
+    if (pos == 0) s->detok.started = false; /* the prompt's own text begins here */
     if (detokenizer_add(&s->detok, s->tokens[pos], &s->text) != STATUS_OK) s->text.failed = true;
     if (pos == s->n_prompt - 1) { /* the answer's text begins anew */
         detokenizer_finish(&s->detok, &s->text);
         detokenizer_init(&s->detok, e->tok, false);
+        s->detok.started = true;
     }
     if (text_failed(s)) return;
     set_text(&ev, &s->text);

@@ -212,6 +212,7 @@ static status make_one(const draft *d, int32_t index, sequence **out, error *err
     d->lists->n_users++;
     set_params(d, s, index);
     detokenizer_init(&s->detok, e->tok, false);
+    s->detok.started = true; /* the text goes on after the prompt: a space in front of it stays */
     textbuf_init(&s->piece, e->m, MEM_REQUEST);
     textbuf_init(&s->text, e->m, MEM_REQUEST);
     status rc = check_pages(d, s, err);
