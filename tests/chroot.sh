@@ -38,12 +38,14 @@ if [ -f /etc/ssl/certs/ca-certificates.crt ]; then
     settings+=(PIP_CERT=/etc/host-certificates.crt)
 fi
 
-# A mount namespace of its own: /proc is there for the sanitizers and gone with the last process.
+# A mount namespace of its own: /proc is there for the sanitizers, /dev/pts for the tests of what a terminal sees; both are gone with the last process.
 inside=(chroot "$place")
 if unshare --mount --pid --fork --mount-proc="$place/proc" true 2>/dev/null; then
-    inside=(unshare --mount --pid --fork --kill-child --mount-proc="$place/proc" chroot "$place")
+    # shellcheck disable=SC2016 # expanded inside
+    inside=(unshare --mount --pid --fork --kill-child --mount-proc="$place/proc" bash -c
+        'mkdir -p "$0/dev/pts" && mount -t devpts -o newinstance,ptmxmode=0666 devpts "$0/dev/pts" && exec chroot "$0" "$@"' "$place")
 else
-    echo "chroot: note: no mount namespace here, so the run has no /proc"
+    echo "chroot: note: no mount namespace here, so the run has neither /proc nor /dev/pts"
 fi
 start=$SECONDS rc=0
 "${inside[@]}" env -i "${settings[@]}" bash -c 'cd /srv/headrace && exec "$@"' run "$@" </dev/null || rc=$?
