@@ -35,6 +35,25 @@ void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
 /** Read a small text file whole (at most max_bytes), NUL-terminated. */
 NODISCARD status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err);
 
+/**
+ * A file that is written: made or emptied, or (keep) opened as it is to go on with it. Only one process may write it at a time: a second is STATUS_NOT_NOW.
+ * What is written leaves the page cache as it reaches the disk, so that a large file pushes nothing else out.
+ */
+typedef struct os_output os_output;
+NODISCARD status os_output_open(mem *m, const char *path, bool keep, os_output **out, error *err);
+/** Exactly n bytes at `off`. */
+NODISCARD status os_output_write(os_output *o, uint64_t off, const void *bytes, size_t n, error *err);
+/** Exactly n bytes back. */
+NODISCARD status os_output_read(os_output *o, uint64_t off, void *dst, size_t n, error *err);
+NODISCARD status os_output_truncate(os_output *o, uint64_t n_bytes, error *err);
+uint64_t os_output_size(const os_output *o); /* now; 0 when unknown */
+NODISCARD status os_output_sync(os_output *o, error *err);
+void os_output_close(os_output *o);
+/** Make a directory; one that is there is fine. */
+NODISCARD status os_make_directory(const char *path, error *err);
+/** Put a file in the place of another, durably. */
+NODISCARD status os_rename(const char *from, const char *to, error *err);
+
 typedef struct os_memory {
     uint64_t total_bytes;        /* MemTotal */
     uint64_t available_bytes;    /* MemAvailable: a live figure */

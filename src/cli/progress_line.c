@@ -14,7 +14,7 @@ enum { REDRAW_NS = 100 * 1000 * 1000 };
 
 void progress_init(progress *p) {
     const char *term = os_env("TERM");
-    *p = (progress){.enabled = os_stream_is_tty(STDERR_FILENO) && term && strcmp(term, "") != 0 && strcmp(term, "dumb") != 0};
+    *p = (progress){.verb = "loading", .enabled = os_stream_is_tty(STDERR_FILENO) && term && strcmp(term, "") != 0 && strcmp(term, "dumb") != 0};
 }
 
 void progress_update(void *user, uint64_t done_bytes, uint64_t total_bytes) {
@@ -26,7 +26,7 @@ void progress_update(void *user, uint64_t done_bytes, uint64_t total_bytes) {
     p->shown = true;
     if (done_bytes > total_bytes) done_bytes = total_bytes;
     int percent = (int)(100.0 * (double)done_bytes / (double)total_bytes);
-    fprintf(stderr, "\r\033[Kloading: %d %% (%" PRIu64 " of %" PRIu64 " MiB)", percent, done_bytes >> 20, total_bytes >> 20);
+    fprintf(stderr, "\r\033[K%s: %d %% (%" PRIu64 " of %" PRIu64 " MiB)", p->verb, percent, done_bytes >> 20, total_bytes >> 20);
     fflush(stderr);
 }
 

@@ -10,6 +10,7 @@
 typedef struct progress {
     bool enabled, shown;
     uint64_t last_ns;
+    const char *verb; /* "loading" */
 } progress;
 
 void progress_init(progress *p);

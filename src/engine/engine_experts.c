@@ -53,6 +53,7 @@ void engine_experts_count(headrace_engine *e) {
     const plan_experts *x = &p->experts;
     const bool host = (vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
     p->bytes[MEM_EXPERTS] = 0;
+    p->bytes[MEM_ENGINE] += model_moe_scratch_bytes(e->model);
     if (x->tier == PLAN_EXPERTS_STREAM) {
         p->bytes[MEM_EXPERTS] = expert_store_stream_slot_bytes(bank, x->n_slots);
         p->bytes[MEM_MODEL] += expert_store_stream_table_bytes(bank, x->n_slots);

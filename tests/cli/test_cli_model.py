@@ -236,5 +236,60 @@ class Bench(CliTest):
         self.assertLess(one, info["weight_bytes"] * 1.5)
 
 
+class MakeModel(CliTest):
+    """A random mixture of experts: what is in the file, and that where tokens go is skewed as was asked."""
+
+    def make(self, name, *args):
+        path = self.path(name)
+        return path, self.run_cli("make-model", "--shape", "tiny", "-o", path, "--json", *args).json
+
+    def distinct(self, path):
+        ids = ",".join(str(300 + i) for i in range(64))
+        return self.run_cli("complete", "-m", path, "--token-ids", ids, "-n", "1", "--json").json["experts"]
+
+    def test_safetensors(self):
+        for dtype, element, per_expert in (("bf16", "BF16", 3), ("fp8", "F8_E4M3", 6)):
+            path, made = self.make(dtype, "--dtype", dtype, "--layers", "2")
+            with open(os.path.join(path, "model.safetensors"), "rb") as f:
+                header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            experts = {k: v for k, v in header.items() if ".experts." in k}
+            self.assertEqual(len(experts), 2 * 32 * per_expert)
+            one = experts["model.layers.1.mlp.experts.31.down_proj.weight"]
+            self.assertEqual((one["dtype"], one["shape"]), (element, [256, 128]))
+            self.assertEqual(sum(v["data_offsets"][1] - v["data_offsets"][0] for v in experts.values()), made["expert_bytes"])
+            self.assertEqual(os.path.getsize(os.path.join(path, "model.safetensors")), made["bytes"])
+            self.assertEqual([n for n in os.listdir(path) if n.endswith(".partial")], [])
+            self.assertEqual(self.distinct(path)["total"], 64)
+
+    def test_gguf(self):
+        for dtype, block in (("q4_0", 18), ("mxfp4", 17)):
+            path, made = self.make(dtype, "--dtype", dtype, "--layers", "2")
+            self.assertEqual(made["expert_bytes"], 2 * 32 * 3 * 256 * 128 // 32 * block)
+            self.assertEqual(os.path.getsize(path), made["bytes"])
+            self.assertEqual(self.run_cli("tokenize", "-m", path, "-p", "a w", "--json").json["ids"], [97, 256])  # ids of bytes are the bytes
+            self.assertEqual(self.distinct(path)["total"], 64)
+
+    def test_same_seed_same_model(self):
+        data = []
+        for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
+            with open(self.make(name, "--seed", seed, "--layers", "1")[0], "rb") as f:
+                data.append(f.read())
+        self.assertEqual(data[0], data[1])
+        self.assertNotEqual(data[0], data[2])
+
+    def test_skew(self):
+        even, steep = (self.distinct(self.make("skew" + s, "--skew", s)[0]) for s in ("0", "6"))
+        self.assertEqual(even["total"], 128)
+        self.assertGreater(even["distinct"], 120)   # 64 tokens take 4 of 32 at random: all but a few
+        self.assertLess(steep["distinct"], 60)      # ranks fall as r^-6
+
+    def test_refusals(self):
+        self.fails(2, "use -o PATH", "make-model", "--shape", "tiny")
+        self.fails(2, "no shape given", "make-model", "-o", self.path("x"))
+        self.fails(1, "gemma-4-26b-a4b is not written as GGUF", "make-model", "--shape", "gemma-4-26b-a4b", "--dtype", "q4_0", "-o", self.path("x"))
+        self.fails(2, "out of range", "make-model", "--shape", "tiny", "--n-experts", "2", "-o", self.path("x"))
+        self.fails(1, "No such file", "make-model", "--shape", "tiny", "-o", self.path("no/such/x"))
+
+
 if __name__ == "__main__":
     main(sys.modules["__main__"])

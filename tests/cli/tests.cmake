@@ -12,7 +12,7 @@ endfunction()
 
 if(cli_sources)
   add_executable(headrace_fake ${cli_sources} ${CMAKE_CURRENT_SOURCE_DIR}/cli/fake_engine.c)
-  target_link_libraries(headrace_fake PRIVATE hr_base headrace_flags PkgConfig::JANSSON)
+  target_link_libraries(headrace_fake PRIVATE hr_load hr_base headrace_flags PkgConfig::JANSSON)
   headrace_cli_test(test_cli headrace_fake)
   headrace_test(test_speed_meter cli hr_base)
   target_sources(test_speed_meter PRIVATE ${CMAKE_SOURCE_DIR}/src/cli/speed_meter.c)
