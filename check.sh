@@ -101,7 +101,7 @@ get_model() {
     tools/get_model.sh >$out/get_model.log 2>&1 || rc=$?
     if [ $rc = 0 ]; then
         HEADRACE_TEST_SMOLLM2=$(tail -n 1 $out/get_model.log)
-        export HEADRACE_TEST_SMOLLM2 HEADRACE_TEST_MODEL=$HEADRACE_TEST_SMOLLM2
+        export HEADRACE_TEST_SMOLLM2
         echo "real model: $HEADRACE_TEST_SMOLLM2"
         [ -f "$HEADRACE_TEST_SMOLLM2" ]
     else

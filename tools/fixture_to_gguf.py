@@ -142,6 +142,8 @@ def write_hparams(w, cfg, arch):
         w.add_rope_dimension_count(head_dim)
     if arch == "gemma3":
         w.add_sliding_window_pattern([(i + 1) % cfg["sliding_window_pattern"] != 0 for i in range(cfg["num_hidden_layers"])])
+    if cfg["model_type"] == "mistral" and cfg["sliding_window"]:
+        w.add_sliding_window(cfg["sliding_window"])
     if arch.startswith("gemma"):
         w.add_sliding_window(cfg["sliding_window"])
         if cfg["final_logit_softcapping"]:

@@ -32,7 +32,7 @@ bool os_file_intact(const os_file *f);
 /** Hint: the range of the mapping will be read soon (MADV_WILLNEED on whole pages). */
 void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
 
-/** Read a small text file whole (at most max_bytes), NUL-terminated. */
+/** Read a small text file whole (at most max_bytes), NUL-terminated. What is no file (directory, device, pipe) is STATUS_INVALID. */
 NODISCARD status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err);
 
 /**

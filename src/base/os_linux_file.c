@@ -158,10 +158,21 @@ static status system_error(error *err, const char *path, const char *what) {
     return error_set(err, e == ENOENT || e == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO, "os: %s: %s: %s", path, what, strerror(e));
 }
 
-static int open_retry(const char *path, int flags) {
-    int fd;
-    do { fd = open(path, flags | O_CLOEXEC | O_NOCTTY); } while (fd < 0 && errno == EINTR);
-    return fd;
+/* A file and nothing else; a pipe without a writer must not hang us. On success the caller closes *fd. */
+static status open_regular(const char *path, int *fd, struct stat *st, error *err) {
+    do { *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY); } while (*fd < 0 && errno == EINTR);
+    if (*fd < 0) return system_error(err, path, "cannot open");
+    status rc = STATUS_OK;
+    if (fstat(*fd, st))
+        rc = system_error(err, path, "cannot open");
+    else if (!S_ISREG(st->st_mode))
+        rc = error_set(err, STATUS_INVALID, "os: %s: is a %s, not a file", path,
+                       S_ISDIR(st->st_mode) ? "directory" : "device, pipe or socket");
+    if (rc != STATUS_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return rc;
 }
 
 status os_file_open(mem *m, const char *path, os_file **out, error *err) {
@@ -175,17 +186,9 @@ status os_file_open(mem *m, const char *path, os_file **out, error *err) {
         rc = error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for its name", path);
         goto fail;
     }
-    f->fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* a pipe without a writer must not hang us */
     struct stat st;
-    if (f->fd < 0 || fstat(f->fd, &st)) {
-        rc = system_error(err, path, "cannot open");
-        goto fail;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        rc = error_set(err, STATUS_INVALID, "os: %s: is a %s, not a file", path,
-                       S_ISDIR(st.st_mode) ? "directory" : "device, pipe or socket");
-        goto fail;
-    }
+    rc = open_regular(path, &f->fd, &st, err);
+    if (rc != STATUS_OK) goto fail;
     f->size_bytes = st.st_size > 0 ? (uint64_t)st.st_size : 0;
     f->device = (uint64_t)st.st_dev;
     f->inode = (uint64_t)st.st_ino;
@@ -269,9 +272,10 @@ void os_file_will_need(const os_file *f, uint64_t off, uint64_t n) {
 /* ---- small texts ---- */
 
 status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err) {
-    int fd = open_retry(path, O_RDONLY);
-    if (fd < 0) return system_error(err, path, "cannot open");
-    status rc = STATUS_OK;
+    int fd;
+    struct stat st;
+    status rc = open_regular(path, &fd, &st, err);
+    if (rc != STATUS_OK) return rc;
     char *text = NULL;
     size_t len = 0, cap = 0;
     for (;;) {

@@ -259,6 +259,8 @@ static status report_doctor(report_ctx *r, error *err) {
     add_row(r, "processor", cpu);
     add_number(r, "cores", os_core_count());
     add_number(r, "threads", os_cpu_count());
+    const int64_t asked = config_count(r->c, CONFIG_KEY_THREADS);
+    add_number(r, "compute_threads", asked > 0 ? asked : os_core_count());
     add_bytes(r, "memory_total", om.total_bytes, "unknown");
     add_bytes(r, "memory_available", om.available_bytes, "unknown");
     add_bytes(r, "cgroup_limit", om.cgroup_limit_bytes, "none");

@@ -19,6 +19,7 @@ typedef struct rope_hparams {
     double theta, factor, partial;          /* partial: the share of the head that is rotated */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* yarn */
+    double cos_sin_factor;                  /* of a GGUF, on top of what the type says */
     int64_t truncate, original_ctx;
 } rope_hparams;
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/log.h"
 #include "load/hf_config.h"
 #include "load/sort_index.h"
 
@@ -334,10 +335,25 @@ static status read_shards(source *s, const char *dir, const shard_index *x, erro
     return STATUS_OK;
 }
 
+/* What the index says that all tensors take, where it says so. It is for information, and wrong in some published checkpoints. */
+static status check_total(const source *s, const char *dir, const shard_index *x, error *err) {
+    const json_t *total = json_object_get(json_object_get(x->doc.root, "metadata"), "total_size");
+    double bytes = 0, said = json_number_value(total);
+    if (total == NULL) return STATUS_OK;
+    if (!json_is_number(total) || said < 0)
+        return error_set(err, STATUS_FORMAT, "safetensors: %s: metadata.total_size of the index is not a count", dir);
+    for (size_t i = 0; i < s->n_tensors; i++) bytes += (double)s->tensors[i].n_bytes;
+    if (said < bytes || said > bytes)
+        log_warn("safetensors: %s: the index says that tensors take %.0f bytes, its files hold %.0f: they may not belong together", dir,
+                 said, bytes);
+    return STATUS_OK;
+}
+
 static status open_indexed(source *s, const char *dir, error *err) {
     shard_index x = {0};
     status rc = read_index(s, dir, &x, err);
     if (rc == STATUS_OK) rc = read_shards(s, dir, &x, err);
+    if (rc == STATUS_OK) rc = check_total(s, dir, &x, err);
     mem_free(s->m, x.entries);
     mem_free(s->m, x.order);
     json_doc_free(&x.doc);

@@ -39,9 +39,10 @@ const hparam_row model_common_hparams[] = {
     HPARAM(rope.high_freq_factor, HPARAM_NUMBER, ROPE_KEY("high_freq_factor"), NULL, 1e-6, BIG, NAN, 0),
     HPARAM(rope.beta_fast, HPARAM_NUMBER, ROPE_KEY("beta_fast"), "rope.scaling.yarn_beta_fast", 1e-6, BIG, NAN, 0),
     HPARAM(rope.beta_slow, HPARAM_NUMBER, ROPE_KEY("beta_slow"), "rope.scaling.yarn_beta_slow", 1e-6, BIG, NAN, 0),
-    HPARAM(rope.attention_factor, HPARAM_NUMBER, ROPE_KEY("attention_factor"), NULL, 0, BIG, NAN, 0),
+    HPARAM(rope.attention_factor, HPARAM_NUMBER, ROPE_KEY("attention_factor"), "rope.scaling.yarn_attn_factor", 0, BIG, NAN, 0),
     HPARAM(rope.mscale, HPARAM_NUMBER, ROPE_KEY("mscale"), NULL, 0, BIG, NAN, 0),
-    HPARAM(rope.mscale_all_dim, HPARAM_NUMBER, ROPE_KEY("mscale_all_dim"), NULL, 0, BIG, NAN, 0),
+    HPARAM(rope.mscale_all_dim, HPARAM_NUMBER, ROPE_KEY("mscale_all_dim"), "rope.scaling.yarn_log_multiplier", 0, BIG, NAN, 0),
+    HPARAM(rope.cos_sin_factor, HPARAM_NUMBER, NULL, "rope.scaling.attn_factor", 0, BIG, NAN, 0),
     HPARAM(rope.truncate, HPARAM_FLAG, ROPE_KEY("truncate"), NULL, 0, 1, NAN, 0),
     HPARAM(rope_dim, HPARAM_COUNT, NULL, "rope.dimension_count", 0, 1 << 16, NAN, 0),
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first phase of loading: headers only. Which architecture, its hyper-parameters, which tensor fills which slot; every problem in one report. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,6 +70,26 @@ static int64_t vocab_from_table(const model *mo) {
     return 0;
 }
 
+/* Values of a GGUF that change what is computed and of which only one is implemented; a negative factor means that it is not given. */
+static void check_fixed(const model *mo, textbuf *report) {
+    static const struct {
+        const char *key;
+        double only;
+    } fixed[] = {{"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.alpha", 0}, {"attention.causal", 1}};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
+        const meta_value *v = model_find(mo, NULL, fixed[i].key);
+        double found;
+        bool flag;
+        if (v == NULL) continue;
+        if (meta_as_bool(v, &flag)) found = flag;
+        else if (!meta_as_real(v, &found)) found = NAN;
+        if (found < 0 || (found >= fixed[i].only && found <= fixed[i].only)) continue;
+        textbuf_addf(report, "%s.%s: found ", mo->prefix, fixed[i].key);
+        meta_format(v, report);
+        textbuf_addf(report, ", and only %.0f is implemented\n", fixed[i].only);
+    }
+}
+
 static void derive(model *mo, textbuf *report) {
     hparams *h = &mo->hp;
     if (h->n_vocab == 0) h->n_vocab = vocab_from_table(mo);
@@ -81,8 +102,11 @@ static void derive(model *mo, textbuf *report) {
     }
     if (h->rope_dim == 0) h->rope_dim = h->head_dim;
     if (h->n_ff_exp == 0) h->n_ff_exp = h->n_ff;
+    /* a GGUF gives one of yarn's two mscales; the other is 1 */
+    if (mo->prefix[0] != '\0' && h->rope.mscale_all_dim > 0 && h->rope.mscale <= 0) h->rope.mscale = 1;
     /* a GGUF may give a factor and leave the type out; it is linear then */
     if (mo->prefix[0] != '\0' && h->rope.factor > 0 && strcmp(h->rope.type, "default") == 0) h->rope.type = "linear";
+    check_fixed(mo, report);
     if (h->n_vocab < 1) textbuf_adds(report, "the vocabulary size is neither given nor seen in the embedding table\n");
     if (h->n_heads % h->n_kv_heads != 0) {
         textbuf_addf(report, "%lld heads are not a multiple of %lld key/value heads\n", (long long)h->n_heads, (long long)h->n_kv_heads);

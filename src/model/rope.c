@@ -123,6 +123,7 @@ status model_add_rope(model *mo, const rope_hparams *h, int64_t n_dims, int32_t 
     if (full.factor <= 0 && strcmp(h->type, "yarn") == 0 && full.original_ctx > 0) full.factor = (double)mo->hp.n_ctx_train / (double)full.original_ctx;
     plain(t.inv, t.n, h->theta, n_rot);
     TRY(types[type].scale(&t, &full, err));
+    if (full.cos_sin_factor > 0) t.mscale = (float)(t.mscale * full.cos_sin_factor);
     const int32_t index = mo->n_ropes++;
     mo->ropes[index] = (rope_spec){.n_rot = n_rot, .mscale = t.mscale};
     mo->rope_host[index] = t.inv;

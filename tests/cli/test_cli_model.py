@@ -219,6 +219,8 @@ class Reports(CliTest):
         facts = json.loads(self.run_cli("doctor", "--json").out)
         self.assertGreaterEqual(facts["cores"], 1)
         self.assertIn(facts["processor"], self.run_cli("doctor").out)
+        self.assertEqual(facts["compute_threads"], facts["cores"])
+        self.assertEqual(json.loads(self.run_cli("doctor", "-t", "7", "--json").out)["compute_threads"], 7)
 
 
 class Bench(CliTest):

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "support/load_probe.h"
 #include "support/scratch_dir.h"
 
@@ -38,6 +39,8 @@ static void must(bool ok, const char *what) {
     abort();
 }
 
+static void be_quiet(void *user, log_level level, const char *line) { (void)user, (void)level, (void)line; }
+
 static void clean_up(void) { scratch_dir_destroy(&dir); }
 
 static void fill(const memory_file *f, const void *data, size_t n) {
@@ -47,6 +50,7 @@ static void fill(const memory_file *f, const void *data, size_t n) {
 static void set_up(void) {
     must(scratch_dir_create(&dir), "making a directory");
     atexit(clean_up);
+    log_set(be_quiet, NULL, LOG_LEVEL_ERROR);
     for (int i = 0; i < N_FILES; i++) {
         char to[64], from[SCRATCH_PATH_BYTES];
         files[i].fd = memfd_create(files[i].name, MFD_CLOEXEC);

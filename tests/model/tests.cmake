@@ -37,7 +37,7 @@ headrace_fixture_folder(qwen3_5-moe 2e-3)
 headrace_fixture(gemma3_wrapped ${fixtures}/gemma3 ${fixtures}/gemma3 2e-4 wrapped)
 
 # The same fixtures rewritten as GGUF (tools/fixture_to_gguf.py).
-foreach(name qwen2 qwen3 gemma3 gemma4-dense)
+foreach(name mistral qwen2 qwen3 gemma3 gemma4-dense)
   headrace_fixture(${name}_gguf ${HEADRACE_TEST_DATA}/${name}_fixture_bf16.gguf ${fixtures}/${name} 2e-4)
 endforeach()
 headrace_fixture(gemma4-ple_gguf ${HEADRACE_TEST_DATA}/gemma4-ple_fixture_bf16.gguf ${fixtures}/gemma4-ple 1e-3)

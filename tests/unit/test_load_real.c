@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The real model, whose path is in HEADRACE_TEST_MODEL: each fact that the Python package `gguf` reads in it (tools/list_gguf.py,
+ * The real model, whose path is in HEADRACE_TEST_SMOLLM2: each fact that the Python package `gguf` reads in it (tools/list_gguf.py,
  * tests/data/smollm2_q4_1_facts.txt) is what we read, and the other way round nothing is left over.
  */
 #include <stdarg.h>
@@ -121,10 +121,10 @@ static void test_no_copy_of_mapped_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_facts), cmocka_unit_test(test_no_copy_of_mapped_weights)};
-    const char *path = getenv("HEADRACE_TEST_MODEL");
+    const char *path = getenv("HEADRACE_TEST_SMOLLM2");
     error err = {0};
     if (path == NULL || path[0] == '\0') {
-        printf("skipped: HEADRACE_TEST_MODEL names no model\n");
+        printf("skipped: HEADRACE_TEST_SMOLLM2 does not name the model (tools/get_model.sh)\n");
         return 77;
     }
     if (mem_create(&m) != STATUS_OK) return 1;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "support/load_probe.h"
 #include "support/scratch_dir.h"
 
@@ -324,11 +325,53 @@ static void test_index(void **state) {
     refused(STATUS_FORMAT, "no weight_map");
 }
 
+static char warned[512];
+
+static void keep_warning(void *user, log_level level, const char *line) {
+    (void)user;
+    if (level == LOG_LEVEL_WARN) snprintf(warned, sizeof warned, "%s", line);
+}
+
+/* The sum that an index gives is wrong in some published checkpoints: a difference is said and loads. */
+static void test_total_of_the_index(void **state) {
+    (void)state;
+    static const struct {
+        const char *metadata;
+        status code;
+        const char *part, *warning;
+    } cases[] = {
+        {"{\"total_size\":2}", STATUS_OK, "", ""},
+        {"{\"total_size\":2.0}", STATUS_OK, "", ""},
+        {"{}", STATUS_OK, "", ""},
+        {"7", STATUS_OK, "", ""},
+        {"{\"total_size\":3}", STATUS_OK, "", "tensors take 3 bytes, its files hold 2"},
+        {"{\"total_size\":1}", STATUS_OK, "", "tensors take 1 bytes, its files hold 2"},
+        {"{\"total_size\":99999999999999999999}", STATUS_OK, "", "its files hold 2"},
+        {"{\"total_size\":-2}", STATUS_FORMAT, "metadata.total_size", ""},
+        {"{\"total_size\":\"2\"}", STATUS_FORMAT, "metadata.total_size", ""},
+        {"{\"total_size\":null}", STATUS_FORMAT, "metadata.total_size", ""},
+    };
+    uint8_t buf[128];
+    char index[512];
+    write_text("config.json", "{}");
+    write_bytes("s1.safetensors", buf, make_file("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, buf, sizeof buf));
+    log_set(keep_warning, NULL, LOG_LEVEL_WARN);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(index, sizeof index, "{\"metadata\":%s,\"weight_map\":{\"a\":\"s1.safetensors\"}}", cases[i].metadata);
+        write_text("model.safetensors.index.json", index);
+        warned[0] = '\0';
+        refused(cases[i].code, cases[i].part);
+        if (strstr(warned, cases[i].warning) == NULL || (cases[i].warning[0] == '\0' && warned[0] != '\0'))
+            fail_msg("%s: warned \"%s\" instead of \"%s\"", cases[i].metadata, warned, cases[i].warning);
+    }
+    log_set(NULL, NULL, LOG_LEVEL_INFO);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_headers),   cmocka_unit_test(test_header_lengths), cmocka_unit_test(test_cuts_and_flipped_bits),
-        cmocka_unit_test(test_deep_json), cmocka_unit_test(test_configurations), cmocka_unit_test(test_json_is_budgeted),
-        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_headers),   cmocka_unit_test(test_header_lengths),     cmocka_unit_test(test_cuts_and_flipped_bits),
+        cmocka_unit_test(test_deep_json), cmocka_unit_test(test_configurations),     cmocka_unit_test(test_json_is_budgeted),
+        cmocka_unit_test(test_index),     cmocka_unit_test(test_total_of_the_index),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

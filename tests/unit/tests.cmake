@@ -19,7 +19,9 @@ foreach(test dtype tensor math op_check refusal dispatch plugin runtime)
 endforeach()
 # model
 headrace_test(test_model_rope unit hr_model hr_vt_cpu hr_vt hr_base)
-headrace_test(test_model_open unit hr_model test_support hr_vt_cpu hr_vt hr_base)
+foreach(name open gguf)
+  headrace_test(test_model_${name} unit hr_model test_support hr_vt_cpu hr_vt hr_base)
+endforeach()
 # engine
 foreach(test requests steps threads answers)
   headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)

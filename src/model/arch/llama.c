@@ -14,7 +14,8 @@ static const weight_row weights[] = {
 
 static status configure(model *m, error *err) {
     TRY(model_require_activation(m, "silu|swish", err));
-    return model_layers_uniform(m, 0, err);
+    /* a GGUF of Mistral is one of llama, and may carry the window */
+    return model_layers_uniform(m, source_container(m->src) == META_GGUF ? m->hp.window : 0, err);
 }
 
 static const char *const hf_names[] = {"LlamaForCausalLM", "llama", NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mistral: Llama with a sliding window on every layer, where the configuration gives one. A GGUF of it calls itself llama, which has no window. */
+/* Mistral: Llama with a sliding window on every layer, where the configuration gives one. A GGUF of it calls itself llama (llama.c), and has the window where it was written down. */
 #include <string.h>
 
 #include "model/block.h"
