@@ -57,11 +57,12 @@ status bpe_add_merge(bpe *b, int32_t left, int32_t right, int32_t merged, uint32
     return error_set(err, STATUS_FORMAT, "tokenizer: merge %u: too many merges share a hash", rank);
 }
 
-static const bpe_merge *find_merge(const bpe *b, int32_t left, int32_t right) {
+static const bpe_merge *find_merge(const bpe *b, bpe_scratch *s, int32_t left, int32_t right) {
     uint64_t pair = pair_key(left, right);
     size_t mask = b->n_slots - 1, i = pair_slot(pair, b->n_slots);
     for (int probe = 0; probe < VOCAB_MAX_PROBES; probe++, i = (i + 1) & mask) {
         const bpe_merge *slot = &b->slots[i];
+        s->n_steps++;
         if (slot->pair == pair) return slot;
         if (slot->pair == UINT64_MAX) return NULL;
     }
@@ -115,6 +116,7 @@ static status reserve_heap(bpe_scratch *s, size_t n, error *err) {
 static void add_symbol(bpe_scratch *s, size_t *n, int32_t id) {
     s->symbols[*n].id = id;
     (*n)++;
+    s->n_steps++;
 }
 
 /* The tokens of n bytes in place of a symbol; false when not all have one. */
@@ -166,9 +168,11 @@ static size_t make_symbols(const bpe *b, bpe_scratch *s, const char *word, size_
     return n_symbols;
 }
 
-static void push(bpe_candidate *heap, size_t *n, bpe_candidate c) {
+static void push(bpe_scratch *s, size_t *n, bpe_candidate c) {
+    bpe_candidate *heap = s->heap;
     size_t i = (*n)++;
     while (i > 0) {
+        s->n_steps++;
         size_t parent = (i - 1) / 2;
         if (heap[parent].order <= c.order) break;
         heap[i] = heap[parent];
@@ -177,10 +181,12 @@ static void push(bpe_candidate *heap, size_t *n, bpe_candidate c) {
     heap[i] = c;
 }
 
-static bpe_candidate pop(bpe_candidate *heap, size_t *n) {
+static bpe_candidate pop(bpe_scratch *s, size_t *n) {
+    bpe_candidate *heap = s->heap;
     bpe_candidate top = heap[0], last = heap[--*n];
     size_t i = 0, child;
     while ((child = 2 * i + 1) < *n) {
+        s->n_steps++;
         if (child + 1 < *n && heap[child + 1].order < heap[child].order) child++;
         if (last.order <= heap[child].order) break;
         heap[i] = heap[child];
@@ -191,10 +197,10 @@ static bpe_candidate pop(bpe_candidate *heap, size_t *n) {
 }
 
 static status push_pair(const bpe *b, bpe_scratch *s, size_t *n_heap, uint32_t left, uint32_t right, error *err) {
-    const bpe_merge *merge = find_merge(b, s->symbols[left].id, s->symbols[right].id);
+    const bpe_merge *merge = find_merge(b, s, s->symbols[left].id, s->symbols[right].id);
     if (!merge) return STATUS_OK;
     TRY(reserve_heap(s, *n_heap, err));
-    push(s->heap, n_heap, (bpe_candidate){.order = (uint64_t)merge->rank << 32 | left, .merged = merge->merged});
+    push(s, n_heap, (bpe_candidate){.order = (uint64_t)merge->rank << 32 | left, .merged = merge->merged});
     return STATUS_OK;
 }
 
@@ -207,10 +213,10 @@ static status join_symbols(const bpe *b, bpe_scratch *s, size_t n, error *err) {
         if (i > 0) TRY(push_pair(b, s, &n_heap, (uint32_t)(i - 1), (uint32_t)i, err));
     }
     while (n_heap > 0) {
-        bpe_candidate top = pop(s->heap, &n_heap);
+        bpe_candidate top = pop(s, &n_heap);
         uint32_t at = (uint32_t)top.order, next = symbols[at].next;
         if (symbols[at].id < 0 || next == none) continue;
-        const bpe_merge *merge = find_merge(b, symbols[at].id, symbols[next].id);
+        const bpe_merge *merge = find_merge(b, s, symbols[at].id, symbols[next].id);
         if (!merge || merge->merged != top.merged) continue;
         symbols[at].id = top.merged;
         symbols[at].next = symbols[next].next;

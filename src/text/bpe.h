@@ -57,6 +57,7 @@ typedef struct bpe_scratch {
     size_t cap_symbols;
     bpe_candidate *heap;
     size_t cap_heap;
+    uint64_t n_steps; /* work done so far: symbols made, slots of the merge table looked at, levels of the heap passed */
 } bpe_scratch;
 void bpe_scratch_deinit(bpe_scratch *s);
 

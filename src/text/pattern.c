@@ -13,6 +13,7 @@ struct pattern_context {
     mem_tag tag;
     pcre2_general_context *general;
     pcre2_compile_context *compile;
+    uint64_t *steps; /* NULL: not counted */
 };
 
 struct pattern {
@@ -24,6 +25,8 @@ struct pattern {
 
 struct pattern_search {
     mem *m;
+    uint64_t *steps;
+    size_t at; /* where the last counted step was */
     pcre2_match_data *data;
     pcre2_match_context *limits;
 };
@@ -62,6 +65,16 @@ void pattern_context_destroy(pattern_context *c) {
     mem_free(c->m, c);
 }
 
+void pattern_context_count(pattern_context *c, uint64_t *steps) { c->steps = steps; }
+
+static int count_step(pcre2_callout_block *b, void *user) {
+    pattern_search *s = user;
+    size_t at = b->current_position;
+    *s->steps += 1 + (at > s->at ? at - s->at : s->at - at);
+    s->at = at;
+    return 0;
+}
+
 static void compile_jit(pattern *p) {
     if (pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) != 0) return;
     size_t bytes = 0;
@@ -88,6 +101,7 @@ status pattern_compile(const pattern_context *c, const char *source, size_t n, b
     }
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     if (literal) options = PCRE2_UTF | PCRE2_LITERAL;
+    if (c->steps) options |= PCRE2_AUTO_CALLOUT;
     int code;
     PCRE2_SIZE off;
     p->code = pcre2_compile((PCRE2_SPTR)textbuf_text(&text), text.len, options, &code, &off, c->compile);
@@ -128,6 +142,8 @@ status pattern_search_create(const pattern_context *c, pattern_search **out, err
         return error_set(err, STATUS_NO_MEMORY, "tokenizer: no memory to match patterns");
     }
     pcre2_set_heap_limit(s->limits, 64 * 1024); /* KiB */
+    s->steps = c->steps;
+    if (s->steps) pcre2_set_callout(s->limits, count_step, s);
     *out = s;
     return STATUS_OK;
 }
@@ -145,6 +161,7 @@ void pattern_walk_init(pattern_walk *w, const pattern *p, pattern_search *s, con
 
 static status match_once(pattern_walk *w, bool *found, size_t *begin, size_t *end, error *err) {
     PCRE2_SPTR text = (PCRE2_SPTR)w->text;
+    w->s->at = w->at;
     pcre2_set_match_limit(w->s->limits, w->n < 1u << 20 ? 200000u + 16u * (uint32_t)w->n : 20000000u);
     int r = pcre2_match(w->p->code, text, w->n, w->at, PCRE2_NO_UTF_CHECK, w->s->data, w->s->limits);
     if (r == PCRE2_ERROR_JIT_STACKLIMIT)

@@ -20,6 +20,8 @@ typedef struct pattern pattern;
 
 NODISCARD status pattern_context_create(mem *m, mem_tag tag, pattern_context **out, error *err);
 void pattern_context_destroy(pattern_context *c);
+/** For tests, before anything is compiled: *steps grows by what each search does, 1 a step of a pattern and 1 a byte that it moves over. */
+void pattern_context_count(pattern_context *c, uint64_t *steps);
 
 /** Compile n bytes of source; literal: match the bytes as they are. JIT where the system has it. Bad or untranslated: STATUS_UNSUPPORTED
  * with the pattern and the place. */

@@ -37,9 +37,12 @@ static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const unnamed[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const falcon[] = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, RESPELL, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
 static const char *const llama3[] = {CONTRACTIONS "|" WORDS "|\\p{N}{1,3}|" MARKS "|" SPACES, NULL};
-static const char *const jais2[] = {CONTRACTIONS "|" WORDS "|\\p{N}{1,3}|" MARKS
-                                                 "|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
-                                                 "|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}",
+/* Behind a blank there is no line end left to find in a run of white space that an earlier piece began; to look for one anew at each piece
+   would take the square of its length. */
+static const char *const jais2[] = {CONTRACTIONS
+                                    "|" WORDS "|\\p{N}{1,3}|" MARKS
+                                    "|(?<![^\\S\\r\\n])\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
+                                    "|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}",
                                     NULL};
 static const char *const qwen2[] = {CONTRACTIONS "|" WORDS "|\\p{N}|" MARKS "|" SPACES, NULL};
 static const char *const qwen35[] = {

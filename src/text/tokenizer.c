@@ -189,6 +189,7 @@ static status encode_text(encoder *e, const char *text, size_t n, error *err) {
     status rc = pre_scratch_init(&e->pre, e->t->m, e->t->patterns, err);
     normalizer_scratch_init(&e->norm, e->t->m, e->pre.search);
     if (rc == STATUS_OK) rc = added_set_split(&e->t->added_raw, text, n, e->parse_special, take_raw_part, e, err);
+    if (e->t->work) *e->t->work += e->words.n_steps;
     pre_scratch_deinit(&e->pre);
     normalizer_scratch_deinit(&e->norm);
     bpe_scratch_deinit(&e->words);

@@ -43,6 +43,7 @@ struct tokenizer {
     int32_t ends[TOKENIZER_MAX_ENDS];
     size_t n_ends;
     char *chat_template;
+    uint64_t *work; /* for tests: encoding adds the steps of bpe_scratch to it; NULL otherwise */
 };
 
 NODISCARD status tokenizer_new(mem *m, tokenizer **out, error *err);

@@ -30,7 +30,7 @@ foreach(test plan plan_experts sample adjust stop)
   headrace_test(test_engine_${test} unit hr_engine hr_base)
 endforeach()
 # text
-foreach(name bytes pattern gguf hostile json)
+foreach(name bytes pattern gguf hostile json work)
   if(TARGET hr_text AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_text_${name}.c)
     headrace_test(test_text_${name} unit hr_text test_support)
   endif()
