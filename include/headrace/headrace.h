@@ -85,6 +85,9 @@ typedef struct headrace_model_info {
     int32_t n_threads, max_seqs, max_batch_tokens;
     uint64_t weight_bytes;             /* dense weights one decoded token reads (embedding: one row) */
     uint64_t kv_bytes, kv_bytes_per_token, activation_bytes, load_ns;
+    const char *device_type;           /* "cpu" and so on; borrowed */
+    int32_t n_devices_passed_over;     /* that device "auto" found and could not take; the log says why */
+    uint64_t device_bytes;             /* planned in the device's own memory; 0 where it computes in the host's */
 } headrace_model_info;
 HEADRACE_API headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out);
 
@@ -223,6 +226,10 @@ typedef struct headrace_stats {
     uint64_t experts_distinct, experts_total; /* different experts taken so far, of how many */
     uint64_t expert_slots, expert_slot_bytes; /* STREAM */
     uint64_t expert_stall_ns;      /* waited for reads */
+    /* STREAM to a device with memory of its own: the figures above are of the host's slots, these of the device's over them. A hit there asks nothing of the host. */
+    uint64_t device_expert_hits, device_expert_misses, device_expert_evictions;
+    uint64_t device_expert_bytes;  /* copied to the device */
+    uint64_t device_expert_slots;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

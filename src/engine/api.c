@@ -131,10 +131,11 @@ headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
 }
 
 headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out) {
-    if (out->size != sizeof *out) return HEADRACE_INVALID;
+    const uint32_t size = out->size;
+    if (size < offsetof(headrace_model_info, device_type) || size > sizeof *out) return HEADRACE_INVALID;
     const engine_plan *p = &e->plan;
-    *out = (headrace_model_info){
-        .size = sizeof *out,
+    const headrace_model_info info = {
+        .size = size,
         .architecture = e->model->arch->name,
         .device = e->device_name,
         .n_vocab = (int32_t)e->model->hp.n_vocab,
@@ -148,7 +149,11 @@ headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model
         .kv_bytes_per_token = p->kv_bytes_per_token,
         .activation_bytes = p->bytes[MEM_ACTIVATIONS],
         .load_ns = e->load_ns,
+        .device_type = vt_device_type_name(vt_device_get_id(e->device).type),
+        .n_devices_passed_over = e->n_passed_over,
+        .device_bytes = p->device_total_bytes,
     };
+    memcpy(out, &info, size);
     return HEADRACE_OK;
 }
 

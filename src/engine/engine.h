@@ -32,6 +32,9 @@ struct headrace_engine {
     vt_runtime *runtime;
     vt_device *device;
     vt_queue *queue;
+    vt_queue *copies;            /* to the device's slots for experts; NULL: there are none */
+    expert_store *experts_below; /* that the device's slots are filled from; NULL likewise */
+    int32_t n_passed_over;       /* devices that --device auto found and could not take */
     pool *threads;
     model *model;
     engine_plan plan;
@@ -81,6 +84,8 @@ NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const 
 void engine_experts_count(headrace_engine *e);
 /** Makes the store that was planned. */
 NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
+/** After the model is closed: the store below, and its queue. */
+void engine_experts_close(headrace_engine *e);
 /** The store's counters; on the engine's thread. */
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
 

@@ -11,20 +11,39 @@ static load_mode load_setting(const config *c) {
     return strcmp(text, "map") == 0 ? LOAD_MAP : strcmp(text, "read") == 0 ? LOAD_READ : LOAD_AUTO;
 }
 
+/* A size as --host-experts and --device-experts spell it. */
+static status read_size(const char *text, const char *flag, plan_host *kind, uint64_t *bytes, error *err) {
+    if (text == NULL) return STATUS_OK;
+    *kind = PLAN_HOST_BYTES;
+    if (strcmp(text, "min") == 0)
+        *kind = PLAN_HOST_MIN;
+    else if (strcmp(text, "all") == 0)
+        *kind = PLAN_HOST_ALL;
+    else if (!config_parse_bytes(text, bytes))
+        return error_set(err, STATUS_INVALID, "config: %s \"%.40s\" is neither a size (512M, 2G) nor min nor all", flag, text);
+    return STATUS_OK;
+}
+
 static status read_request(const config *c, plan_experts_request *r, error *err) {
-    const char *tier = config_text(c, CONFIG_KEY_EXPERTS), *host = config_text(c, CONFIG_KEY_HOST_EXPERTS);
+    const char *tier = config_text(c, CONFIG_KEY_EXPERTS);
     *r = (plan_experts_request){.load = load_setting(c)};
     if (strcmp(tier, "auto") != 0) r->tier = strcmp(tier, "stream") == 0 ? PLAN_EXPERTS_STREAM : PLAN_EXPERTS_RESIDENT;
-    if (host == NULL) return STATUS_OK;
-    if (strcmp(host, "min") == 0) {
-        r->host = PLAN_HOST_MIN;
-    } else if (strcmp(host, "all") == 0) {
-        r->host = PLAN_HOST_ALL;
-    } else if (config_parse_bytes(host, &r->host_bytes)) {
-        r->host = PLAN_HOST_BYTES;
-    } else {
-        return error_set(err, STATUS_INVALID, "config: --host-experts \"%.40s\" is neither a size (512M, 2G) nor min nor all", host);
+    TRY(read_size(config_text(c, CONFIG_KEY_HOST_EXPERTS), "--host-experts", &r->host, &r->host_bytes, err));
+    return read_size(config_text(c, CONFIG_KEY_DEVICE_EXPERTS), "--device-experts", &r->device, &r->device_bytes, err);
+}
+
+/* Files are mapped where kernels read them in place; what goes to a device is read once and kept nowhere. */
+static status map_source(headrace_engine *e, load_mode load, error *err) { return e->plan.pool == PLAN_POOL_HOST ? source_map(e->src, load, err) : STATUS_OK; }
+
+/* Settings that this kind of device cannot honour. */
+static status check_request(const headrace_engine *e, const config *c, const plan_experts_request *r, error *err) {
+    const bool experts = e->model->moe->any, host = e->plan.pool == PLAN_POOL_HOST;
+    if (!experts && (r->tier != PLAN_EXPERTS_NONE || r->host != PLAN_HOST_AUTO || r->device != PLAN_HOST_AUTO)) {
+        return error_set(err, STATUS_INVALID, "config: --experts, --host-experts and --device-experts: %s has no experts", e->model->arch->name);
     }
+    if (host && r->device != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --device-experts: %s computes in host memory; --host-experts says how much of that experts take", e->device_name);
+    if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
+    if (!host && r->load == LOAD_MAP) return error_set(err, STATUS_UNSUPPORTED, "config: --load map: %s computes in memory of its own, where nothing stays mapped", e->device_name);
     return STATUS_OK;
 }
 
@@ -32,43 +51,74 @@ status engine_experts_plan(headrace_engine *e, const config *c, const plan_machi
     plan_experts_request r;
     TRY(read_request(c, &r, err));
     *out = (plan_experts){0};
-    if (!e->model->moe->any) {
-        if (r.tier != PLAN_EXPERTS_NONE || r.host != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --experts and --host-experts: %s has no experts", e->model->arch->name);
-        return source_map(e->src, r.load, err);
-    }
-    TRY(plan_experts_choose(&e->model->moe->bank, &r, &e->plan, pm, live, out, err));
-    if (out->tier == PLAN_EXPERTS_STREAM) {
-        if ((vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) == 0) {
-            return error_set(err, STATUS_UNSUPPORTED, "plan: --experts stream to a device that cannot read host memory is not written yet (src/engine/engine_experts.c)");
-        }
-        return STATUS_OK;
-    }
-    return source_map(e->src, r.load, err);
+    TRY(check_request(e, c, &r, err));
+    if (!e->model->moe->any) return map_source(e, r.load, err);
+    const expert_bank *bank = &e->model->moe->bank;
+    if (e->plan.pool != PLAN_POOL_HOST) return plan_experts_choose_device(bank, &r, &e->plan, pm, live, out, err);
+    TRY(plan_experts_choose(bank, &r, &e->plan, pm, live, out, err));
+    return out->tier == PLAN_EXPERTS_STREAM ? STATUS_OK : map_source(e, r.load, err);
 }
 
-/* What the store will allocate, into the plan. */
+static size_t buffer_bytes(size_t bytes) { return bytes > 0 ? bytes + MEM_HEADER_BYTES + 256 : 0; }
+
+/* What the stores will allocate, into the plan. */
 void engine_experts_count(headrace_engine *e) {
     engine_plan *p = &e->plan;
     const expert_bank *bank = &e->model->moe->bank;
     const plan_experts *x = &p->experts;
-    const bool host = (vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    const bool host = p->pool == PLAN_POOL_HOST;
     p->bytes[MEM_EXPERTS] = 0;
     p->bytes[MEM_ENGINE] += model_moe_scratch_bytes(e->model);
     if (x->tier == PLAN_EXPERTS_STREAM) {
         p->bytes[MEM_EXPERTS] = expert_store_stream_slot_bytes(bank, x->n_slots);
         p->bytes[MEM_MODEL] += expert_store_stream_table_bytes(bank, x->n_slots);
+        if (host) return;
+        p->device_bytes[MEM_EXPERTS] = buffer_bytes((size_t)x->device_slots * x->slot_bytes);
+        p->bytes[MEM_MODEL] += expert_store_device_table_bytes(bank, x->device_slots);
     } else if (x->tier == PLAN_EXPERTS_RESIDENT) {
+        const size_t copies = buffer_bytes(expert_store_resident_copy_bytes(bank, host));
         p->bytes[MEM_MODEL] += expert_store_resident_table_bytes(bank);
-        p->bytes[MEM_EXPERTS] = expert_store_resident_copy_bytes(bank, host);
-        if (p->bytes[MEM_EXPERTS] > 0) p->bytes[MEM_EXPERTS] += MEM_HEADER_BYTES + 256;
         if (!host) {
-            /* all of them are copies */
-        } else if (source_is_mapped(e->src)) {
+            p->device_bytes[MEM_EXPERTS] = copies;
+            return;
+        }
+        p->bytes[MEM_EXPERTS] = copies;
+        if (source_is_mapped(e->src)) {
             p->mapped_bytes += (size_t)bank->total_bytes;
         } else {
             p->bytes[MEM_WEIGHTS] += (size_t)bank->total_bytes;
         }
     }
+}
+
+/* The device's slots are admitted when they are about to be allocated: the host's are promised by then, and hardly touched. */
+static status admit_slots(const headrace_engine *e, expert_store *below, error *err) {
+    expert_counters c;
+    plan_machine now;
+    plan_machine_read(&now);
+    below->counters(below, &c);
+    plan_admission a = {
+        .pool = e->plan.pool,
+        .need_bytes = e->plan.device_bytes[MEM_EXPERTS],
+        .host_available_bytes = now.available_bytes,
+        .host_unused_bytes = c.n_slots * c.slot_bytes - c.bytes_resident,
+        .budget_bytes = e->machine.device_budget_bytes,
+    };
+    uint64_t total;
+    if (vt_device_memory_info(e->device, &a.device_free_bytes, &total) != STATUS_OK) a.device_free_bytes = 0;
+    return plan_admit(&a, "slots for experts", err);
+}
+
+/* Slots on the device over the store below, which stays the engine's. */
+static status attach_device(headrace_engine *e, error *err) {
+    const plan_experts *x = &e->plan.experts;
+    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes};
+    expert_store *store;
+    TRY(admit_slots(e, e->experts_below, err));
+    TRY(vt_queue_create(e->device, NULL, &e->copies, err));
+    TRY(expert_store_device_create(e->m, &e->model->moe->bank, e->device, e->copies, e->experts_below, &opt, &store, err));
+    model_moe_attach(e->model, store);
+    return STATUS_OK;
 }
 
 status engine_experts_attach(headrace_engine *e, error *err) {
@@ -82,7 +132,12 @@ status engine_experts_attach(headrace_engine *e, error *err) {
     } else {
         TRY(expert_store_resident_create(e->m, bank, e->queue, &store, err));
     }
-    model_moe_attach(e->model, store);
+    if (x->tier == PLAN_EXPERTS_STREAM && e->plan.pool != PLAN_POOL_HOST) {
+        e->experts_below = store;
+        TRY(attach_device(e, err));
+    } else {
+        model_moe_attach(e->model, store);
+    }
     textbuf line;
     textbuf_init(&line, e->m, MEM_PROCESS);
     plan_experts_print(x, &line);
@@ -91,11 +146,27 @@ status engine_experts_attach(headrace_engine *e, error *err) {
     return STATUS_OK;
 }
 
+void engine_experts_close(headrace_engine *e) {
+    if (e->experts_below != NULL && e->experts_below->close(e->experts_below) != STATUS_OK) log_error("engine: experts were still leased when the engine was freed");
+    vt_queue_destroy(e->copies);
+    e->experts_below = NULL;
+    e->copies = NULL;
+}
+
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     expert_store *store = e->model->moe->store;
     if (store == NULL) return;
     expert_counters c;
     store->counters(store, &c);
+    out->experts_distinct = c.distinct;
+    if (e->experts_below != NULL) { /* two tiers: the device's over the host's */
+        out->device_expert_hits = c.hits;
+        out->device_expert_misses = c.misses;
+        out->device_expert_evictions = c.evictions;
+        out->device_expert_bytes = c.bytes_read;
+        out->device_expert_slots = c.n_slots;
+        e->experts_below->counters(e->experts_below, &c);
+    }
     out->experts_tier = e->plan.experts.tier == PLAN_EXPERTS_STREAM ? HEADRACE_EXPERTS_STREAM : HEADRACE_EXPERTS_RESIDENT;
     out->expert_hits = c.hits;
     out->expert_misses = c.misses;
@@ -103,7 +174,6 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     out->expert_bytes_read = c.bytes_read;
     out->expert_reads = c.reads;
     out->expert_failures = c.failed;
-    out->experts_distinct = c.distinct;
     out->expert_stall_ns = c.stall_ns;
     out->expert_slots = c.n_slots;
     out->expert_slot_bytes = c.slot_bytes;

@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "model/block_moe.h"
+#include "moe/staged_upload.h"
 
 enum {
     PAGE_TOKENS = 16,
@@ -26,21 +28,29 @@ status engine_open_source(mem *m, const config *c, headrace_progress *progress, 
 
 /* ---- device ---- */
 
-static status open_device(headrace_engine *e, const config *c, error *err) {
-    const char *name = config_text(c, CONFIG_KEY_DEVICE);
-    const vt_runtime_options ro = {.cpu_isa = config_text(c, CONFIG_KEY_CPU_ISA)};
-    vt_device_id id = {.type = VT_DEVICE_CPU};
-    TRY(vt_runtime_create(e->m, &ro, &e->runtime, err));
-    if (strcmp(name, "auto") != 0 && !vt_device_type_from_name(name, &id.type)) return error_set(err, STATUS_INVALID, "config: device \"%s\" is not known", name);
+static void close_device(headrace_engine *e) {
+    vt_queue_destroy(e->queue);
+    vt_device_close(e->device);
+    e->queue = NULL;
+    e->device = NULL;
+}
+
+static status open_device(headrace_engine *e, vt_device_type type, error *err) {
+    const vt_device_id id = {.type = type};
     TRY(vt_device_open(e->runtime, id, e->m, &e->device, err));
+    TRY(vt_queue_create(e->device, e->threads, &e->queue, err));
+    vt_device_describe(e->device, e->device_name, sizeof e->device_name);
+    log_debug("engine: device %s, %d threads", e->device_name, e->plan.n_threads);
+    return STATUS_OK;
+}
+
+static status open_runtime(headrace_engine *e, const config *c, error *err) {
+    const vt_runtime_options ro = {.cpu_isa = config_text(c, CONFIG_KEY_CPU_ISA)};
+    TRY(vt_runtime_create(e->m, &ro, &e->runtime, err));
     int n_threads = (int)config_count(c, CONFIG_KEY_THREADS);
     if (n_threads == 0) n_threads = os_core_count();
     e->plan.n_threads = n_threads;
-    TRY(pool_create(e->m, n_threads, &e->threads, err));
-    TRY(vt_queue_create(e->device, e->threads, &e->queue, err));
-    vt_device_describe(e->device, e->device_name, sizeof e->device_name);
-    log_debug("engine: device %s, %d threads", e->device_name, n_threads);
-    return STATUS_OK;
+    return pool_create(e->m, n_threads, &e->threads, err);
 }
 
 /* ---- plan ---- */
@@ -99,8 +109,9 @@ static status plan_kv(headrace_engine *e, const config *c, const plan_machine *p
         return error_set(err, STATUS_DOES_NOT_FIT, "plan: --kv-mem %llu holds no page; one page of %d tokens takes %zu bytes", (unsigned long long)asked, p->page_tokens, page_bytes);
     }
     double seqs = asked > 0 ? (double)asked / (double)seq_bytes : (double)p->max_seqs;
-    if (asked == 0 && pm->total_bytes > 0 && seqs * (double)seq_bytes > (double)pm->total_bytes / 4) {
-        seqs = (double)pm->total_bytes / 4 / (double)seq_bytes;
+    const uint64_t have = p->pool == PLAN_POOL_HOST ? pm->total_bytes : plan_device_limit(pm);
+    if (asked == 0 && have > 0 && seqs * (double)seq_bytes > (double)have / 4) {
+        seqs = (double)have / 4 / (double)seq_bytes;
         if (seqs < 1) seqs = 1; /* one sequence; the verdict judges */
     }
     p->bytes[MEM_KV] = 0;
@@ -130,35 +141,63 @@ static void plan_rest(headrace_engine *e) {
     const model *mo = e->model;
     const size_t rows = (size_t)p->max_rows, seqs = (size_t)p->max_seqs, pages = (size_t)p->max_pages_per_seq, vocab = (size_t)mo->hp.n_vocab;
     const size_t slack = 64 * 1024; /* headers and alignment of a few hundred blocks */
-    const bool host = (vt_device_caps(e->device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
+    const bool host = p->pool == PLAN_POOL_HOST;
     kv_cache_options ko;
     kv_options(e, &ko);
     const size_t tables = (3 * rows + (size_t)p->max_head_rows + (size_t)mo->n_groups * seqs * pages) * sizeof(int32_t);
-    p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + mo->plan_workspace_bytes + tables + slack;
-    p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + rows * sizeof(int32_t) + (host ? 0 : (size_t)p->max_head_rows * vocab * sizeof(float)) + slack;
-    p->bytes[MEM_WEIGHTS] = host ? (source_is_mapped(e->src) ? (mo->plan_copy_bytes > 0 ? mo->plan_copy_bytes + slack : 0) : mo->plan_weight_bytes + slack + 128 * source_n_tensors(e->src)) : mo->plan_weight_bytes + slack;
+    const size_t activations = mo->plan_workspace_bytes + mo->plan_meta_bytes, ropes = 1024 * 1024;
+    memset(p->device_bytes, 0, sizeof p->device_bytes);
+    p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + activations + slack;
+    p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + mo->plan_meta_bytes + model_moe_exchange_bytes(mo) + slack;
+    p->bytes[MEM_WEIGHTS] = host && source_is_mapped(e->src) ? (mo->plan_copy_bytes > 0 ? mo->plan_copy_bytes + slack : 0)
+                                                             : mo->plan_weight_bytes + slack + (host ? 128 * source_n_tensors(e->src) : 0);
     p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;
-    p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + 1024 * 1024;
+    p->bytes[MEM_MODEL] = used_now(e, MEM_MODEL) + ropes;
+    if (!host) {
+        const uint64_t experts = mo->moe->bank.total_bytes;
+        p->bytes[MEM_STAGING] += model_logits_bytes(mo) + staged_upload_bytes(experts > mo->plan_weight_bytes ? experts : mo->plan_weight_bytes);
+        p->device_bytes[MEM_ACTIVATIONS] = activations + slack;
+        p->device_bytes[MEM_WEIGHTS] = p->bytes[MEM_WEIGHTS];
+        p->device_bytes[MEM_KV] = p->bytes[MEM_KV];
+        p->device_bytes[MEM_MODEL] = ropes;
+    }
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
     p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
     p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
     engine_experts_count(e);
-    p->total_bytes = 0;
-    for (int t = 0; t < MEM_TAG_COUNT; t++) p->total_bytes += p->bytes[t];
+    p->bytes[MEM_EXPERTS] += p->device_bytes[MEM_EXPERTS];
+    p->total_bytes = p->device_total_bytes = 0;
+    for (int t = 0; t < MEM_TAG_COUNT; t++) {
+        p->total_bytes += p->bytes[t];
+        p->device_total_bytes += p->device_bytes[t];
+    }
+}
+
+/* The machine as it is, or as --machine poses it. `pure` as below. */
+static status read_machine(headrace_engine *e, const config *c, bool pure, plan_machine *pm, error *err) {
+    const uint64_t caps = vt_device_caps(e->device);
+    uint64_t total = 0;
+    plan_machine_read(pm);
+    pm->device_total_bytes = vt_device_total_bytes(e->device);
+    if (!pure && vt_device_memory_info(e->device, &pm->device_available_bytes, &total) != STATUS_OK) pm->device_available_bytes = 0;
+    if (config_is_set(c, CONFIG_KEY_MACHINE)) {
+        if (!pure) return error_set(err, STATUS_INVALID, "config: --machine is for plans; a model is loaded on the machine there is");
+        TRY(plan_machine_pose(config_text(c, CONFIG_KEY_MACHINE), pm, err));
+    }
+    if ((caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) == 0 && pm->pool == PLAN_POOL_HOST) pm->pool = (caps & VT_CAP_BIT(VT_CAP_UNIFIED)) != 0 ? PLAN_POOL_SHARED : PLAN_POOL_OWN;
+    pm->device_budget_bytes = config_bytes(c, CONFIG_KEY_DEVICE_MEM);
+    e->machine = *pm;
+    e->plan.pool = pm->pool;
+    return STATUS_OK;
 }
 
 /* `pure`: a verdict that does not depend on what else runs here. */
 static status plan_engine(headrace_engine *e, const config *c, bool pure, error *err) {
     engine_plan *p = &e->plan;
     plan_machine pm;
-    plan_machine_read(&pm);
-    if (config_is_set(c, CONFIG_KEY_MACHINE)) {
-        if (!pure) return error_set(err, STATUS_INVALID, "config: --machine is for plans; a model is loaded on the machine there is");
-        TRY(plan_machine_pose(config_text(c, CONFIG_KEY_MACHINE), &pm, err));
-    }
-    e->machine = pm;
+    TRY(read_machine(e, c, pure, &pm, err));
     TRY(plan_settings(e, c, err));
     const model_options mo = {
         .act = p->act,
@@ -179,6 +218,50 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
     if (!pure) TRY(plan_live_check(p, &pm, err));
     for (int t = 0; t < MEM_TAG_COUNT; t++) TRY(mem_set_limit(e->m, (mem_tag)t, p->bytes[t]));
     return mem_set_total_limit(e->m, p->total_bytes);
+}
+
+/* ---- which device ---- */
+
+/* Whether a device that was not asked for by name gives way: it lacks something. */
+static bool gives_way(status rc) { return rc == STATUS_UNSUPPORTED || rc == STATUS_DOES_NOT_FIT || rc == STATUS_NOT_NOW; }
+
+/* Every device but the processor, in the order of the list: the first that can run the model and hold it. *taken: there is one, and e->plan is for it. */
+static status find_device(headrace_engine *e, const config *c, bool pure, bool *taken, error *err) {
+    *taken = false;
+    for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
+        error why = {0};
+        if (type == VT_DEVICE_CPU) continue;
+        status rc = open_device(e, (vt_device_type)type, &why);
+        const bool opened = rc == STATUS_OK;
+        if (opened) rc = plan_engine(e, c, pure, &why);
+        if (rc == STATUS_OK) {
+            *taken = true;
+            return STATUS_OK;
+        }
+        if (rc == STATUS_NO_MEMORY || (opened && !gives_way(rc))) {
+            if (err != NULL) *err = why;
+            return rc;
+        }
+        if (opened) e->n_passed_over++;
+        log_write(opened ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "engine: %s is passed over: %s", opened ? e->device_name : vt_device_type_name((vt_device_type)type), why.text);
+        close_device(e);
+    }
+    return STATUS_OK;
+}
+
+/* Opens the device and plans for it. Nothing is uploaded, and nothing large allocated, before a plan has been accepted. */
+static status choose_device(headrace_engine *e, const config *c, bool pure, error *err) {
+    const char *name = config_text(c, CONFIG_KEY_DEVICE);
+    vt_device_type type = VT_DEVICE_CPU;
+    bool taken = false;
+    if (strcmp(name, "auto") != 0) {
+        if (!vt_device_type_from_name(name, &type)) return error_set(err, STATUS_INVALID, "config: device \"%s\" is not known", name);
+    } else {
+        TRY(find_device(e, c, pure, &taken, err));
+    }
+    if (taken) return STATUS_OK;
+    TRY(open_device(e, type, err));
+    return plan_engine(e, c, pure, err);
 }
 
 /* ---- allocate ---- */
@@ -204,14 +287,14 @@ static status allocate_kv(headrace_engine *e, error *err) {
     for (int32_t g = 0; g < mo->n_groups; g++) {
         const kv_group *kg = &mo->groups[g];
         if (!ko.groups[g].paged) continue;
-        const size_t half = model_page_bytes(mo, g) / 2 / (size_t)kg->n_layers * (size_t)p->n_pages[g]; /* keys of one layer */
-        const size_t stride = (half + 255) / 256 * 256;
-        TRY(vt_buffer_alloc(e->device, MEM_KV, stride * 2 * (size_t)kg->n_layers, "KV pages", &e->kv_buf[g], err));
+        const size_t n_caches = (size_t)model_caches_of(kg), one = model_page_bytes(mo, g) / n_caches / (size_t)kg->n_layers * (size_t)p->n_pages[g]; /* keys of one layer */
+        const size_t stride = (one + 255) / 256 * 256;
+        TRY(vt_buffer_alloc(e->device, MEM_KV, stride * n_caches * (size_t)kg->n_layers, "KV pages", &e->kv_buf[g], err));
         size_t off = 0;
         for (int l = 0; l < (int)mo->hp.n_layers; l++) {
             if (mo->layers[l].kv_group != g || mo->layers[l].kv_layer != l) continue;
-            char *k = (char *)e->kv_buf[g].data + off, *v = k + stride;
-            off += 2 * stride;
+            char *k = (char *)e->kv_buf[g].data + off, *v = k + (n_caches - 1) * stride;
+            off += n_caches * stride;
             model_set_cache(mo, l, vt_tensor_4d(k, p->kv_dtype, dev, p->n_pages[g], kg->n_kv_heads, p->page_tokens, kg->head_dim),
                             vt_tensor_4d(v, p->kv_dtype, dev, p->n_pages[g], kg->n_kv_heads, p->page_tokens, kg->head_dim));
         }
@@ -256,13 +339,13 @@ static status load_headers(headrace_engine *e, const config *c, headrace_progres
     TRY(model_open(e->m, e->src, &e->model, err));
     const tokenizer_options to = {.n_vocab_model = e->model->hp.n_vocab};
     TRY(tokenizer_open(e->m, e->src, &to, &e->tok, err));
-    return open_device(e, c, err);
+    return open_runtime(e, c, err);
 }
 
 static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     const uint64_t t0 = os_now_ns();
     TRY(load_headers(e, c, progress, user, err));
-    TRY(plan_engine(e, c, false, err));
+    TRY(choose_device(e, c, false, err));
     TRY(model_commit(e->model, e->device, err));
     TRY(engine_experts_attach(e, err));
     TRY(allocate_kv(e, err));
@@ -305,7 +388,8 @@ status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *r
     headrace_engine *e = NULL;
     TRY(create(m, &e, err));
     status rc = load_headers(e, c, NULL, NULL, err);
-    if (rc == STATUS_OK && plan_engine(e, c, true, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
+    if (rc == STATUS_OK && choose_device(e, c, true, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
+    if (rc == STATUS_OK && e->device == NULL) rc = error_set(err, refused->code, "%s", refused->text);
     if (rc != STATUS_OK) {
         headrace_free(e);
         return rc;
@@ -335,9 +419,9 @@ void headrace_free(headrace_engine *e) {
     void *const arrays[] = {e->ids, e->pos, e->head_rows, e->segments, e->seg_seq, e->free_slots, e->live};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(m, arrays[i]);
     model_close(e->model);
-    vt_queue_destroy(e->queue);
+    engine_experts_close(e);
+    close_device(e);
     pool_destroy(e->threads);
-    vt_device_close(e->device);
     vt_runtime_destroy(e->runtime);
     tokenizer_close(e->tok);
     source_close(e->src);

@@ -12,6 +12,12 @@
 
 typedef enum plan_tier { PLAN_EXPERTS_NONE, PLAN_EXPERTS_RESIDENT, PLAN_EXPERTS_STREAM } plan_tier;
 typedef enum plan_host { PLAN_HOST_AUTO, PLAN_HOST_MIN, PLAN_HOST_ALL, PLAN_HOST_BYTES } plan_host;
+/** Where the memory that the device computes in comes from. */
+typedef enum plan_pool {
+    PLAN_POOL_HOST,   /* it computes in the host's */
+    PLAN_POOL_SHARED, /* buffers of its own, out of one pool with the host */
+    PLAN_POOL_OWN     /* memory of its own */
+} plan_pool;
 
 /** What the settings ask for. */
 typedef struct plan_experts_request {
@@ -19,6 +25,8 @@ typedef struct plan_experts_request {
     plan_host host;
     uint64_t host_bytes;
     load_mode load;
+    plan_host device; /* slots on a device that does not compute in host memory */
+    uint64_t device_bytes;
 } plan_experts_request;
 
 /** Where experts are. */
@@ -28,6 +36,8 @@ typedef struct plan_experts {
     int64_t n_slots, min_slots, cycle_slots, all_slots; /* n_slots: STREAM only */
     size_t slot_bytes;
     uint64_t file_bytes; /* of all experts */
+    int64_t device_slots; /* on a device that does not compute in host memory (RESIDENT: all of them); n_slots are the host's then. 0: there is none */
+    bool device_size_chosen;
 } plan_experts;
 
 typedef struct engine_plan {
@@ -43,16 +53,26 @@ typedef struct engine_plan {
     size_t total_bytes;
     size_t kv_bytes_per_token;
     plan_experts experts;
+    plan_pool pool;
+    size_t device_bytes[MEM_TAG_COUNT]; /* the part of bytes[] that is the device's; 0 with PLAN_POOL_HOST */
+    size_t device_total_bytes;          /* their sum */
 } engine_plan;
 
 /** What the verdict may look at. 0 = unknown. */
 typedef struct plan_machine {
     uint64_t total_bytes;     /* min(MemTotal, cgroup limit) */
     uint64_t available_bytes; /* min(MemAvailable, cgroup limit - used): the live check alone */
+    plan_pool pool;
+    uint64_t device_total_bytes;     /* probed once */
+    uint64_t device_available_bytes; /* the live check alone */
+    uint64_t device_budget_bytes;    /* --device-mem */
 } plan_machine;
 
 void plan_machine_read(plan_machine *out);
-/** From "mem_total=SIZE,unified=1,device_total=SIZE": where host and device share one pool it is counted once, at the smaller of its two figures. What is available there is unknown. */
+/**
+ * From "mem_total=SIZE,unified=1,device_total=SIZE": where host and device share one pool it is counted once, at the smaller of its two figures; a device_total alone is a device with memory
+ * of its own. What is available there is unknown.
+ */
 NODISCARD status plan_machine_pose(const char *text, plan_machine *out, error *err);
 
 /** STATUS_DOES_NOT_FIT with the numbers and the smallest change that would fit. Never looks at available_bytes. */
@@ -64,6 +84,26 @@ NODISCARD status plan_live_check(const engine_plan *p, const plan_machine *pm, e
  * settings leave open shrinks to what is available now, but not below one wave. STATUS_DOES_NOT_FIT carries the numbers and the smallest change that would fit.
  */
 NODISCARD status plan_experts_choose(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err);
+/** With the sizes of the bank, and nothing chosen. */
+plan_experts plan_experts_of(const expert_bank *bank, plan_tier tier);
+/** The most slots of a stream store whose memory on the host, tables included, is at most `room`; 0: none. */
+int64_t plan_host_slots_within(const expert_bank *bank, uint64_t room);
+/** What the device may hold: the budget, or else the total; 0: unknown, which admits nothing. */
+uint64_t plan_device_limit(const plan_machine *pm);
+/** plan_experts_choose for a device that does not compute in host memory; `p` has its part of everything else. */
+NODISCARD status plan_experts_choose_device(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err);
+
+/** A run-time admission to the device, from live figures; 0 = unknown. */
+typedef struct plan_admission {
+    plan_pool pool;
+    uint64_t need_bytes;           /* about to be allocated on the device */
+    uint64_t device_free_bytes, host_available_bytes;
+    uint64_t host_unused_bytes;    /* that host caches were promised and have not touched: on a shared pool they are still among what is free */
+    uint64_t budget_bytes;         /* --device-mem */
+} plan_admission;
+/** STATUS_NOT_NOW with the numbers. Unknown admits nothing without a budget. */
+NODISCARD status plan_admit(const plan_admission *a, const char *what, error *err);
+
 /** One line: the tier, its size, and why. */
 void plan_experts_print(const plan_experts *x, textbuf *out);
 

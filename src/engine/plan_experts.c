@@ -11,8 +11,8 @@ static size_t stream_bytes(const expert_bank *bank, int64_t n_slots) {
     return slots == SIZE_MAX || tables == SIZE_MAX || slots > SIZE_MAX - tables ? SIZE_MAX : slots + tables;
 }
 
-/* The most slots whose memory is at most `room`; 0: none. */
-static int64_t slots_within(const expert_bank *bank, uint64_t room) {
+/* The most slots whose memory on the host is at most `room`; 0: none. */
+int64_t plan_host_slots_within(const expert_bank *bank, uint64_t room) {
     int64_t lo = 0, hi = expert_stream_all_slots(bank);
     while (lo < hi) {
         const int64_t mid = lo + (hi - lo + 1) / 2;
@@ -38,7 +38,7 @@ static void typed_size(const expert_bank *bank, int64_t n_slots, char *text, siz
 }
 
 static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p, uint64_t have, int64_t n_slots, error *err) {
-    const int64_t fit = slots_within(bank, room_beside(p, have)), least = expert_stream_min_slots(bank);
+    const int64_t fit = plan_host_slots_within(bank, room_beside(p, have)), least = expert_stream_min_slots(bank);
     char size[32];
     typed_size(bank, fit, size, sizeof size);
     if (fit >= least) {
@@ -53,7 +53,7 @@ static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p,
 static uint64_t resident_need(const expert_bank *bank, const engine_plan *p) { return (uint64_t)p->total_bytes + bank->total_bytes + expert_store_resident_table_bytes(bank); }
 
 static status does_not_fit_resident(const expert_bank *bank, const engine_plan *p, uint64_t have, error *err) {
-    const int64_t fit = slots_within(bank, room_beside(p, have));
+    const int64_t fit = plan_host_slots_within(bank, room_beside(p, have));
     char size[32], change[128];
     typed_size(bank, fit, size, sizeof size);
     if (fit >= expert_stream_min_slots(bank))
@@ -78,10 +78,10 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
         break;
     case PLAN_HOST_AUTO:
         out->size_chosen = true;
-        out->n_slots = have > 0 ? slots_within(bank, room_beside(p, have)) : out->cycle_slots; /* unknown: what one token takes */
+        out->n_slots = have > 0 ? plan_host_slots_within(bank, room_beside(p, have)) : out->cycle_slots; /* unknown: what one token takes */
         if (out->n_slots < out->min_slots) return does_not_fit_stream(bank, p, have, out->min_slots, err);
         if (live && pm->available_bytes > 0) {
-            int64_t now = slots_within(bank, room_beside(p, pm->available_bytes));
+            int64_t now = plan_host_slots_within(bank, room_beside(p, pm->available_bytes));
             if (now < out->min_slots) now = out->min_slots; /* the live check refuses */
             if (now < out->n_slots) out->n_slots = now;
         }
@@ -91,15 +91,19 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
     return STATUS_OK;
 }
 
-status plan_experts_choose(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
-    *out = (plan_experts){
-        .tier = r->tier,
+plan_experts plan_experts_of(const expert_bank *bank, plan_tier tier) {
+    return (plan_experts){
+        .tier = tier,
         .min_slots = expert_stream_min_slots(bank),
         .cycle_slots = expert_stream_cycle_slots(bank),
         .all_slots = expert_stream_all_slots(bank),
         .slot_bytes = bank->max_slot_bytes,
         .file_bytes = bank->total_bytes,
     };
+}
+
+status plan_experts_choose(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
+    *out = plan_experts_of(bank, r->tier);
     if (r->tier == PLAN_EXPERTS_RESIDENT && r->host != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --host-experts is for --experts stream");
     if (r->tier == PLAN_EXPERTS_STREAM && r->load == LOAD_MAP) return error_set(err, STATUS_INVALID, "config: --experts stream maps nothing; --load map cannot be honoured with it");
     const bool fits = pm->total_bytes == 0 || resident_need(bank, p) <= pm->total_bytes;
@@ -114,6 +118,17 @@ status plan_experts_choose(const expert_bank *bank, const plan_experts_request *
 
 void plan_experts_print(const plan_experts *x, textbuf *out) {
     if (x->tier == PLAN_EXPERTS_NONE) return;
+    if (x->device_slots > 0) {
+        const bool all = x->tier == PLAN_EXPERTS_RESIDENT;
+        if (all)
+            textbuf_addf(out, "experts: resident, %lld of %.1f MiB on the device%s\n", (long long)x->all_slots, (double)x->file_bytes / MIB, x->tier_chosen ? " (they fit it)" : "");
+        else
+            textbuf_addf(out, "experts: streamed through %lld slots on the device and %lld on the host, of %.2f MiB (%.1f %% and %.1f %% of %lld experts; one token takes %lld, the least is %lld)%s\n",
+                         (long long)x->device_slots, (long long)x->n_slots, (double)x->slot_bytes / MIB, 100.0 * (double)x->device_slots / (double)x->all_slots,
+                         100.0 * (double)x->n_slots / (double)x->all_slots, (long long)x->all_slots, (long long)x->cycle_slots, (long long)x->min_slots,
+                         x->tier_chosen && x->device_size_chosen ? "; all of them do not fit the device" : "");
+        return;
+    }
     if (x->tier == PLAN_EXPERTS_RESIDENT) {
         textbuf_addf(out, "experts: resident, %lld of %.1f MiB in the file%s\n", (long long)x->all_slots, (double)x->file_bytes / MIB, x->tier_chosen ? " (they fit this machine)" : "");
         return;

@@ -124,6 +124,14 @@ static void add_plan(report_ctx *r, const headrace_engine *e, const error *refus
     }
     set(bytes, "total", json_integer((json_int_t)p->total_bytes));
     set(bytes, "mapped", json_integer((json_int_t)p->mapped_bytes));
+    if (p->pool != PLAN_POOL_HOST) {
+        json_t *device = json_object();
+        for (int t = 0; t < MEM_TAG_COUNT; t++) {
+            if (p->device_bytes[t] > 0) set(device, mem_tag_name((mem_tag)t), json_integer((json_int_t)p->device_bytes[t]));
+        }
+        set(device, "total", json_integer((json_int_t)p->device_total_bytes));
+        set(r->json, "device_memory_bytes", device);
+    }
     set(r->json, "kv_bytes_per_token", json_integer((json_int_t)p->kv_bytes_per_token));
     set(r->json, "weight_bytes_per_token", json_integer((json_int_t)e->model->weights_read_bytes));
     textbuf_addf(r->text, "%-20s %zu bytes\n%-20s %.2f MiB\n", "kv_per_token", p->kv_bytes_per_token, "weights_per_token", (double)e->model->weights_read_bytes / 1048576.0);
@@ -173,17 +181,23 @@ static status report_plan(report_ctx *r, error *err) {
     error refused = {0};
     if (mem_create(&m) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
     TRY(engine_load_plan(m, r->c, &e, &refused, err));
-    const plan_experts *x = &e->plan.experts;
+    const engine_plan *p = &e->plan;
+    const plan_experts *x = &p->experts;
     add_row(r, "path", source_path(e->src));
     add_row(r, "architecture", e->model->arch->name);
     add_row(r, "verdict", refused.code == STATUS_OK ? "fits" : "refused");
     set(r->json, "fits", json_boolean(refused.code == STATUS_OK));
     add_bytes(r, "machine", e->machine.total_bytes, "unknown");
+    if (p->pool != PLAN_POOL_HOST) {
+        add_bytes(r, "device_memory", e->machine.device_total_bytes, "unknown");
+        if (e->machine.device_budget_bytes > 0) add_bytes(r, "device_budget", e->machine.device_budget_bytes, "none");
+    }
     add_plan(r, e, &refused);
     if (x->tier != PLAN_EXPERTS_NONE) {
         json_t *o = json_object();
         set(o, "tier", json_string(x->tier == PLAN_EXPERTS_STREAM ? "stream" : "resident"));
         set(o, "slots", json_integer((json_int_t)x->n_slots));
+        if (x->device_slots > 0) set(o, "device_slots", json_integer((json_int_t)x->device_slots));
         set(o, "slot_bytes", json_integer((json_int_t)x->slot_bytes));
         set(o, "min_slots", json_integer((json_int_t)x->min_slots));
         set(o, "cycle_slots", json_integer((json_int_t)x->cycle_slots));

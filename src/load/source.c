@@ -274,6 +274,13 @@ static void report_progress(source *s) {
         s->opt.progress(s->opt.progress_ctx, s->done_bytes, s->total_bytes);
 }
 
+void source_note_progress(source *s, uint64_t n) {
+    pthread_mutex_lock(&s->lock);
+    s->done_bytes += n;
+    report_progress(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* With the lock held: the bytes of tensor i in memory of our own. */
 static status load_tensor(source *s, const tensor_info *t, void **slot, error *err) {
     size_t n, done = 0;

@@ -92,6 +92,36 @@ static int32_t group_rows(model_moe *moe, int32_t n_rows, int32_t k, int32_t n_e
     return n_distinct;
 }
 
+/*
+ * Leases that queued work still reads go back together, with a fence behind all of it; on a device that has no fences each goes back when its work is done, which is at once. Without a
+ * fence that could be recorded the device is waited for.
+ */
+static status release_held(block_ctx *c) {
+    model_moe *moe = c->m->moe;
+    if (moe->n_held == 0) return STATUS_OK;
+    vt_fence *use = &moe->used[moe->next_used];
+    moe->next_used = (moe->next_used + 1) % MOE_USE_FENCES;
+    status rc = vt_fence_record(c->q, *use);
+    const vt_fence last = rc == STATUS_OK ? *use : (vt_fence){0};
+    if (rc != STATUS_OK) (void)!vt_queue_sync(c->q);
+    while (moe->n_held > 0) moe->store->release(moe->store, &moe->held[--moe->n_held], last);
+    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the device records no fence behind its experts");
+}
+
+/* One expert that may be read once its fence is done. */
+static status run_lease(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
+    model_moe *moe = c->m->moe;
+    const int32_t first = moe->first[lease->expert], n = moe->count[lease->expert];
+    status rc = lease->ready.handle != NULL ? vt_fence_wait(c->q, lease->ready) : STATUS_OK;
+    if (rc != STATUS_OK) error_note(c->err, rc, "model: waiting for expert %d failed", lease->expert);
+    if (rc == STATUS_OK) rc = run_expert(c, layer, lease, x, vt_tensor_slice(pair_row, 0, first, n), vt_tensor_slice(slab, 0, first, n), p);
+    if (moe->used[0].handle != NULL)
+        moe->held[moe->n_held++] = *lease;
+    else
+        moe->store->release(moe->store, lease, (vt_fence){0});
+    return rc;
+}
+
 /* Runs the experts of the step as they become ready. The first failure gives up the wave. */
 static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
     model_moe *moe = c->m->moe;
@@ -104,26 +134,35 @@ static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x
             expert_lease lease;
             status rc = store->next_ready(store, &lease, c->err);
             if (rc == STATUS_NOT_FOUND) break;
-            vt_fence last = {0};
-            if (rc == STATUS_OK) {
-                if (lease.ready.handle != NULL) rc = vt_fence_wait(c->q, lease.ready);
-                const int32_t first = moe->first[lease.expert], n = moe->count[lease.expert];
-                if (rc == STATUS_OK) rc = run_expert(c, layer, &lease, x, vt_tensor_slice(pair_row, 0, first, n), vt_tensor_slice(slab, 0, first, n), p);
-                store->release(store, &lease, last);
-            }
+            if (rc == STATUS_OK) rc = run_lease(c, layer, &lease, x, pair_row, slab, p);
             if (rc != STATUS_OK) {
+                (void)!release_held(&(block_ctx){.m = c->m, .q = c->q}); /* the error is the first one */
                 store->cancel(store);
                 return rc;
             }
         }
+        TRY(release_held(c));
         begin += moe->wave[w];
     }
     return STATUS_OK;
 }
 
-static status download(block_ctx *c, void *dst, const vt_tensor *t, size_t bytes) {
-    TRY(vt_copy(c->q, dst, t->data, bytes));
-    return vt_queue_sync(c->q);
+/* The router's choice on the host: the one wait inside a layer. */
+static status read_choice(block_ctx *c, const vt_tensor *ids, const vt_tensor *weights, size_t bytes) {
+    model_moe *moe = c->m->moe;
+    status rc = vt_copy(c->q, moe->ids, ids->data, bytes);
+    if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, weights->data, bytes);
+    if (rc == STATUS_OK) rc = vt_queue_sync(c->q);
+    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the router's choice cannot be read from the device");
+}
+
+/* Which rows go where, for the device. The queue reads these lists later: the next layer's wait comes before they change. */
+static status send_groups(block_ctx *c, const vt_tensor *pair_row, const vt_tensor *index, const vt_tensor *weights, size_t bytes) {
+    const model_moe *moe = c->m->moe;
+    status rc = vt_copy(c->q, pair_row->data, moe->pair_row, bytes);
+    if (rc == STATUS_OK) rc = vt_copy(c->q, index->data, moe->index, bytes);
+    if (rc == STATUS_OK) rc = vt_copy(c->q, weights->data, moe->sorted, bytes);
+    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the experts' rows cannot be copied to the device");
 }
 
 static vt_tensor flat(vt_tensor t) { return vt_tensor_1d(t.data, t.dtype, t.device, t.dim[0] * t.dim[1]); }
@@ -157,13 +196,10 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
         TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
         if (moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
-        TRY(download(c, moe->ids, &ids, bytes));
-        TRY(download(c, moe->weights, &weights, bytes));
+        TRY(read_choice(c, &ids, &weights, bytes));
         if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
-        TRY(vt_copy(c->q, pair_row.data, moe->pair_row, bytes));
-        TRY(vt_copy(c->q, index.data, moe->index, bytes));
-        TRY(vt_copy(c->q, weights.data, moe->sorted, bytes));
+        TRY(send_groups(c, &pair_row, &index, &weights, bytes));
         TRY(run_waves(c, layer, n_distinct, x, pair_row, slab, p));
     }
     TRY(vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err));

@@ -44,14 +44,22 @@ typedef struct moe_parts {
     bool interleaved, gate_up_transposed, down_transposed;
 } moe_parts;
 
+enum { MOE_USE_FENCES = 8 };
+
 typedef struct model_moe {
     expert_bank bank;
     moe_parts *parts;      /* [n_layers] */
     expert_store *store;   /* owned; NULL before model_moe_attach */
     bool any;              /* some layer has experts */
-    /* host scratch of the step, sized by the plan */
-    int32_t *ids, *order, *pair_row, *index, *count, *first, *distinct, *wave;
+    /* host scratch of the step, sized by the plan; what is copied from and to the device lies in `exchange` */
+    int32_t *ids, *pair_row, *index;
     float *weights, *sorted;
+    vt_buffer exchange;
+    int32_t *order, *count, *first, *distinct, *wave;
+    expert_lease *held;    /* [experts]: of the wave, read by queued work */
+    int32_t n_held;
+    vt_fence used[MOE_USE_FENCES]; /* behind the work of a wave, in turn; one that is recorded anew ends later, which is safe */
+    int32_t next_used, n_used;
 } model_moe;
 
 /** After binding: the bank over every layer whose expert slots are bound. No layer: any = false. */
@@ -61,6 +69,7 @@ NODISCARD status model_moe_commit(model *mo, error *err);
 /** Takes the store over. */
 void model_moe_attach(model *mo, expert_store *store);
 void model_moe_close(model *mo);
-size_t model_moe_scratch_bytes(const model *mo);
+size_t model_moe_scratch_bytes(const model *mo);  /* MEM_ENGINE */
+size_t model_moe_exchange_bytes(const model *mo); /* MEM_STAGING */
 
 #endif

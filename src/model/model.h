@@ -106,10 +106,11 @@ struct model {
     vt_recorder recorder;
     size_t plan_workspace_bytes, plan_weight_bytes, weights_read_bytes; /* device bytes; dense bytes one decoded row reads */
     size_t plan_copy_bytes; /* of weights that lie in the file where no kernel can read them: copied even where others are aliased */
+    size_t plan_meta_bytes;
     vt_buffer workspace, meta_buf, weight_buf, rope_buf;
-    void *host_logits;      /* when the device is not host-addressable */
+    vt_buffer host_logits;  /* when the device is not host-addressable */
     vt_tensor ids, pos, row_seg, pages[STEP_MAX_GROUPS], head_rows; /* device copies of the step */
-    int32_t *meta_host;
+    vt_buffer meta_host;    /* the image of meta_buf on the host */
     vt_tensor x;            /* residual stream of the last step */
     size_t ws_used, ws_peak;
     bool planning;
@@ -127,6 +128,10 @@ void model_close(model *mo);
 void model_set_cache(model *mo, int layer, vt_tensor k, vt_tensor v);
 /** Bytes of one page of a group over all its layers, keys and values. */
 size_t model_page_bytes(const model *mo, int group);
+/** Caches of one layer of a group: keys and values, or latent rows, which are both. */
+int model_caches_of(const kv_group *g);
+/** After the plan. Host memory for the logits of a head, where the device's own cannot be read. */
+size_t model_logits_bytes(const model *mo);
 
 /** Compute the step; the residual stream stays inside for model_head. A device failure leaves the model usable for the next step. */
 NODISCARD status model_forward(model *mo, const step *s, error *err);

@@ -109,24 +109,41 @@ status model_moe_open(model *mo, error *err) {
     return rc;
 }
 
-/* ids, order, pair_row, index, weights, sorted per pair; count, first, distinct, wave per expert. */
 static size_t pair_count(const model *mo) { return (size_t)mo->opt.max_rows * (size_t)mo->hp.n_experts_used; }
 
+enum { N_EXCHANGED = 5, EXCHANGE_ALIGN = 256 };
+
+static size_t exchanged_bytes(const model *mo) { return (pair_count(mo) * sizeof(int32_t) + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN; }
+
+/* ids, pair_row, index, weights, sorted per pair */
+size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? N_EXCHANGED * exchanged_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
+
+/* order per expert of a row; count, first, distinct, wave, held per expert */
 size_t model_moe_scratch_bytes(const model *mo) {
     if (!mo->moe->any) return 0;
-    return (5 * pair_count(mo) + (size_t)mo->hp.n_experts_used + 4 * (size_t)mo->hp.n_experts) * sizeof(int32_t) + 10 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    const size_t experts = (size_t)mo->hp.n_experts;
+    return ((size_t)mo->hp.n_experts_used + 4 * experts) * sizeof(int32_t) + experts * sizeof(expert_lease) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 status model_moe_commit(model *mo, error *err) {
     model_moe *moe = mo->moe;
     if (!moe->any) return STATUS_OK;
-    const size_t pairs = pair_count(mo), experts = (size_t)mo->hp.n_experts;
-    const struct { void *at; size_t n; } arrays[] = {
-        {&moe->ids, pairs}, {&moe->pair_row, pairs}, {&moe->index, pairs}, {&moe->weights, pairs}, {&moe->sorted, pairs}, {&moe->order, (size_t)mo->hp.n_experts_used},
-        {&moe->count, experts}, {&moe->first, experts}, {&moe->distinct, experts}, {&moe->wave, experts},
+    const size_t experts = (size_t)mo->hp.n_experts, n = exchanged_bytes(mo);
+    const struct { void *at; size_t bytes; } arrays[] = {
+        {&moe->order, (size_t)mo->hp.n_experts_used * sizeof(int32_t)}, {&moe->count, experts * sizeof(int32_t)}, {&moe->first, experts * sizeof(int32_t)},
+        {&moe->distinct, experts * sizeof(int32_t)},                    {&moe->wave, experts * sizeof(int32_t)},  {&moe->held, experts * sizeof(expert_lease)},
     };
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].n * sizeof(int32_t), "routing scratch", arrays[i].at, err));
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].bytes, "routing scratch", arrays[i].at, err));
+    TRY(vt_buffer_alloc_host(mo->device, MEM_STAGING, N_EXCHANGED * n, "routing of the step", &moe->exchange, err));
+    char *at = moe->exchange.data;
+    moe->ids = (int32_t *)(void *)at;
+    moe->pair_row = (int32_t *)(void *)(at + n);
+    moe->index = (int32_t *)(void *)(at + 2 * n);
+    moe->weights = (float *)(void *)(at + 3 * n);
+    moe->sorted = (float *)(void *)(at + 4 * n);
+    for (; moe->n_used < MOE_USE_FENCES; moe->n_used++) {
+        const status rc = vt_fence_create(mo->device, &moe->used[moe->n_used]);
+        if (rc != STATUS_OK) return error_set(err, rc, "model: the device gives no fence for its experts");
     }
     return STATUS_OK;
 }
@@ -137,7 +154,9 @@ void model_moe_close(model *mo) {
     model_moe *moe = mo->moe;
     if (moe == NULL) return;
     if (moe->store != NULL) (void)moe->store->close(moe->store);
-    void *const arrays[] = {moe->ids, moe->order, moe->pair_row, moe->index, moe->count, moe->first, moe->distinct, moe->wave, moe->weights, moe->sorted};
+    for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
+    vt_buffer_free(&moe->exchange);
+    void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);
     mo->moe = NULL;
 }

@@ -360,8 +360,12 @@ size_t model_page_bytes(const model *mo, int group) {
     const kv_group *g = &mo->groups[group];
     size_t row = 0;
     if (!vt_dtype_row_bytes(mo->opt.kv_dtype, g->n_kv_heads * g->head_dim * mo->opt.page_tokens, &row)) return 0;
-    return 2 * row * (size_t)g->n_layers;
+    return (size_t)model_caches_of(g) * row * (size_t)g->n_layers;
 }
+
+int model_caches_of(const kv_group *g) { return g->kind == LAYER_LATENT ? 1 : 2; }
+
+size_t model_logits_bytes(const model *mo) { return (size_t)mo->opt.max_head_rows * (size_t)mo->hp.n_vocab * sizeof(float); }
 
 void model_close(model *mo) {
     if (mo == NULL) return;
@@ -371,8 +375,8 @@ void model_close(model *mo) {
     vt_buffer_free(&mo->meta_buf);
     vt_buffer_free(&mo->weight_buf);
     vt_buffer_free(&mo->rope_buf);
-    mem_free(mo->m, mo->host_logits);
-    mem_free(mo->m, mo->meta_host);
+    vt_buffer_free(&mo->host_logits);
+    vt_buffer_free(&mo->meta_host);
     binding_destroy(mo->binding);
     arena_destroy(mo->arena);
     mem_free(mo->m, mo);

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "model/block_moe.h"
+#include "moe/staged_upload.h"
 
 enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256, SINKS_MAX = 1024 };
 
@@ -65,21 +66,24 @@ static status run_head(block_ctx *c, const vt_tensor *rows, vt_tensor *logits) {
 
 /* ---- plan ---- */
 
-/* Where the step's integers live in the meta buffer; data stays NULL while planning. */
-static size_t lay_out_meta(model *mo, vt_device_id dev, char *base) {
+/*
+ * Where the step's integers live in the meta buffer, and alike in its image on the host; data stays NULL while planning. Close together, so that a step is one copy. The rows of the head
+ * come first: they are sent on their own.
+ */
+static size_t lay_out_meta(model *mo, vt_device_id dev, char *base, int64_t n_rows, int64_t n_segments, int64_t n_pages) {
     size_t off = 0;
     struct { vt_tensor *t; int64_t d0, d1; } parts[5 + STEP_MAX_GROUPS] = {
-        {&mo->ids, mo->opt.max_rows, 0},
-        {&mo->pos, mo->opt.max_rows, 0},
-        {&mo->row_seg, mo->opt.max_rows, 0},
         {&mo->head_rows, mo->opt.max_head_rows, 0},
-        {&mo->seg_slot, mo->opt.max_segments, 0},
+        {&mo->ids, n_rows, 0},
+        {&mo->pos, n_rows, 0},
+        {&mo->row_seg, n_rows, 0},
+        {&mo->seg_slot, n_segments, 0},
     };
     int n_parts = 5;
     for (int32_t g = 0; g < mo->n_groups; g++, n_parts++) {
         parts[n_parts].t = &mo->pages[g];
-        parts[n_parts].d0 = mo->opt.max_segments;
-        parts[n_parts].d1 = mo->opt.max_pages;
+        parts[n_parts].d0 = n_segments;
+        parts[n_parts].d1 = n_pages;
     }
     for (int i = 0; i < n_parts; i++) {
         void *data = base != NULL ? base + off : NULL;
@@ -89,6 +93,8 @@ static size_t lay_out_meta(model *mo, vt_device_id dev, char *base) {
     }
     return off;
 }
+
+static size_t lay_out_largest(model *mo, vt_device_id dev, char *base) { return lay_out_meta(mo, dev, base, mo->opt.max_rows, mo->opt.max_segments, mo->opt.max_pages); }
 
 /* Recurrent states, one after the other, a row per sequence slot. */
 static size_t lay_out_states(model *mo, vt_device_id dev, char *base) {
@@ -123,8 +129,8 @@ static bool is_table(const arch *a, int slot) {
 
 static size_t on_device(const tensor_info *t) { return ((size_t)t->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
 
-/* Kernels read elements at addresses that their size divides, and blocks at even ones. A file may put a tensor at any byte. */
-static bool is_aligned(vt_dtype t, uint64_t address) { return address % (vt_dtype_is_block(t) ? 2 : vt_dtype_block_bytes(t)) == 0; }
+/* A file may put a tensor at any byte. */
+static bool is_aligned(vt_dtype t, uint64_t address) { return address % vt_dtype_alignment(t) == 0; }
 
 static size_t sinks_bytes(int64_t n) { return ((size_t)n * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
 
@@ -178,7 +184,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     mo->recorder.cap = MAX_NEEDS;
     vt_queue recording = *queue;
     recording.recorder = &mo->recorder;
-    (void)lay_out_meta(mo, queue->device, NULL);
+    mo->plan_meta_bytes = lay_out_largest(mo, queue->device, NULL);
     place_for_plan(mo, queue->device);
 
     block_ctx c;
@@ -199,16 +205,18 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
 
 /* Sinks are used in F32 whatever they are stored in: a few numbers per layer, widened into the weight buffer. */
 static status commit_sinks(model *mo, const tensor_info *info, size_t *off, vt_tensor *t, error *err) {
-    const void *data;
+    char data[SINKS_MAX * sizeof(float)];
     float wide[SINKS_MAX];
-    if (t->dim[0] > SINKS_MAX) return error_set(err, STATUS_UNSUPPORTED, "model: %s has %lld heads; %d is the most", info->name, (long long)t->dim[0], SINKS_MAX);
-    TRY(source_data(mo->src, info, &data, err));
+    if (t->dim[0] > SINKS_MAX || info->n_bytes > sizeof data) {
+        return error_set(err, STATUS_UNSUPPORTED, "model: %s has %lld heads; %d is the most", info->name, (long long)t->dim[0], SINKS_MAX);
+    }
+    TRY(source_read(mo->src, info, 0, info->n_bytes, data, err));
     for (int64_t i = 0; i < t->dim[0]; i++) {
         uint16_t h = 0;
         if (info->dtype == VT_F32)
-            memcpy(&wide[i], (const char *)data + i * 4, 4);
+            memcpy(&wide[i], data + i * 4, 4);
         else
-            memcpy(&h, (const char *)data + i * 2, 2);
+            memcpy(&h, data + i * 2, 2);
         if (info->dtype != VT_F32) wide[i] = info->dtype == VT_F16 ? vt_f16_to_f32(h) : vt_bf16_to_f32(h);
     }
     t->data = (char *)mo->weight_buf.data + *off;
@@ -217,33 +225,58 @@ static status commit_sinks(model *mo, const tensor_info *info, size_t *off, vt_t
     return rc == STATUS_OK ? vt_queue_sync(mo->queue) : error_set(err, rc, "model: copying %s to the device failed", info->name);
 }
 
-/* One tensor in place, or copied to *off of the weight buffer. */
-static status commit_tensor(model *mo, const tensor_info *info, bool alias, size_t *off, vt_tensor *t, error *err) {
-    const void *data;
-    TRY(source_data(mo->src, info, &data, err));
-    if (alias && is_aligned(info->dtype, (uintptr_t)data)) {
+/* One tensor in place, or copied to *off of the weight buffer. up: how a device that cannot read host memory gets it; NULL: one that can. */
+static status commit_tensor(model *mo, const tensor_info *info, staged_upload *up, size_t *off, vt_tensor *t, error *err) {
+    const void *data = NULL;
+    if (up == NULL) TRY(source_data(mo->src, info, &data, err));
+    if (up == NULL && is_aligned(info->dtype, (uintptr_t)data)) {
         t->data = (void *)(uintptr_t)data; /* kernels only read weights */
         return STATUS_OK;
     }
     t->data = (char *)mo->weight_buf.data + *off;
     *off += on_device(info);
+    if (up != NULL) return staged_upload_range(up, info, 0, info->n_bytes, t->data, err);
     const status rc = vt_copy(mo->queue, t->data, data, (size_t)info->n_bytes);
     return rc == STATUS_OK ? rc : error_set(err, rc, "model: copying %s to the device failed", info->name);
 }
 
-static status commit_weights(model *mo, bool alias, error *err) {
+static status commit_slots(model *mo, staged_upload *up, error *err) {
     const size_t n_layers = (size_t)mo->hp.n_layers;
     size_t off = 0;
-    const size_t bytes = alias ? mo->plan_copy_bytes : mo->plan_weight_bytes;
-    if (bytes > 0) TRY(vt_buffer_alloc(mo->device, MEM_WEIGHTS, bytes, "weights", &mo->weight_buf, err));
     for (int slot = 0; slot < mo->arch->n_slots; slot++) {
         for (int l = -1; l < (int)n_layers; l++) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
             if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
             const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(l + 1);
-            TRY(slot == W_SINKS ? commit_sinks(mo, b->info, &off, &mo->weights[i], err) : commit_tensor(mo, b->info, alias, &off, &mo->weights[i], err));
-            if (b->scale != NULL) TRY(commit_tensor(mo, b->scale, alias, &off, &mo->scales[i].t, err));
+            TRY(slot == W_SINKS ? commit_sinks(mo, b->info, &off, &mo->weights[i], err) : commit_tensor(mo, b->info, up, &off, &mo->weights[i], err));
+            if (b->scale != NULL) TRY(commit_tensor(mo, b->scale, up, &off, &mo->scales[i].t, err));
         }
+    }
+    return STATUS_OK;
+}
+
+static status commit_weights(model *mo, bool alias, error *err) {
+    const size_t bytes = alias ? mo->plan_copy_bytes : mo->plan_weight_bytes;
+    if (bytes > 0) TRY(vt_buffer_alloc(mo->device, MEM_WEIGHTS, bytes, "weights", &mo->weight_buf, err));
+    if (alias) return commit_slots(mo, NULL, err);
+    staged_upload up;
+    status rc = staged_upload_begin(&up, mo->src, mo->queue, bytes, err);
+    if (rc == STATUS_OK) rc = commit_slots(mo, &up, err);
+    const status end = staged_upload_end(&up, rc == STATUS_OK ? err : NULL);
+    return rc == STATUS_OK ? end : rc;
+}
+
+/* The checkpoint's own divisors of the first table's frequencies. */
+static status divide_frequencies(model *mo, const bound_weight *factors, error *err) {
+    enum { CHUNK = 256 };
+    float f[CHUNK];
+    const int64_t n = mo->ropes[0].n_rot / 2;
+    if (factors->info->dtype != VT_F32) return error_set(err, STATUS_UNSUPPORTED, "model: %s has type %s; f32 is expected", factors->info->name, factors->info->type_name);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t k = i % CHUNK, left = n - i;
+        if (k == 0) TRY(source_read(mo->src, factors->info, (uint64_t)i * sizeof *f, (uint64_t)(left < CHUNK ? left : CHUNK) * sizeof *f, f, err));
+        if (!(f[k] > 0)) return error_set(err, STATUS_FORMAT, "model: %s[%lld] is not positive", factors->info->name, (long long)i);
+        mo->rope_host[0][i] /= f[k];
     }
     return STATUS_OK;
 }
@@ -254,22 +287,13 @@ static status commit_ropes(model *mo, error *err) {
     for (int32_t r = 0; r < mo->n_ropes; r++) bytes += ((size_t)mo->ropes[r].n_rot / 2 * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
     if (bytes == 0) return STATUS_OK;
     const bound_weight *factors = binding_get(mo->binding, W_ROPE_FACTORS, -1);
-    if (factors != NULL && factors->info != NULL) {
-        const void *data;
-        if (factors->info->dtype != VT_F32) return error_set(err, STATUS_UNSUPPORTED, "model: %s has type %s; f32 is expected", factors->info->name, factors->info->type_name);
-        TRY(source_data(mo->src, factors->info, &data, err));
-        for (int64_t i = 0; i < mo->ropes[0].n_rot / 2; i++) {
-            float f;
-            memcpy(&f, (const char *)data + (size_t)i * sizeof f, sizeof f);
-            if (!(f > 0)) return error_set(err, STATUS_FORMAT, "model: %s[%lld] is not positive", factors->info->name, (long long)i);
-            mo->rope_host[0][i] /= f;
-        }
-    }
+    if (factors != NULL && factors->info != NULL) TRY(divide_frequencies(mo, factors, err));
     TRY(vt_buffer_alloc(mo->device, MEM_MODEL, bytes, "rotary tables", &mo->rope_buf, err));
     for (int32_t r = 0; r < mo->n_ropes; r++) {
         const size_t n = (size_t)mo->ropes[r].n_rot / 2 * sizeof(float);
         mo->ropes[r].inv_freq.data = (char *)mo->rope_buf.data + off;
-        TRY(vt_copy(mo->queue, mo->ropes[r].inv_freq.data, mo->rope_host[r], n));
+        const status rc = vt_copy(mo->queue, mo->ropes[r].inv_freq.data, mo->rope_host[r], n);
+        if (rc != STATUS_OK) return error_set(err, rc, "model: copying rotary tables to the device failed");
         off += (n + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
     }
     return STATUS_OK;
@@ -279,45 +303,52 @@ status model_commit(model *mo, vt_device *device, error *err) {
     mo->device = device;
     const bool host = (vt_device_caps(device) & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
     const vt_device_id dev = vt_device_get_id(device);
-    const size_t meta_bytes = lay_out_meta(mo, dev, NULL);
     TRY(vt_buffer_alloc(device, MEM_ACTIVATIONS, mo->plan_workspace_bytes, "the step's workspace", &mo->workspace, err));
-    TRY(vt_buffer_alloc(device, MEM_ACTIVATIONS, meta_bytes, "the step's page tables", &mo->meta_buf, err));
-    (void)lay_out_meta(mo, dev, mo->meta_buf.data);
-    void *p;
-    TRY(mem_alloc_named(mo->m, MEM_STAGING, (size_t)mo->opt.max_rows * sizeof(int32_t), "step staging", &p, err));
-    mo->meta_host = p;
-    if (!host) {
-        const size_t bytes = (size_t)mo->opt.max_head_rows * (size_t)mo->hp.n_vocab * sizeof(float);
-        TRY(mem_alloc_named(mo->m, MEM_STAGING, bytes, "logits on the host", &mo->host_logits, err));
-    }
+    TRY(vt_buffer_alloc(device, MEM_ACTIVATIONS, mo->plan_meta_bytes, "the step's page tables", &mo->meta_buf, err));
+    TRY(vt_buffer_alloc_host(device, MEM_STAGING, mo->plan_meta_bytes, "step staging", &mo->meta_host, err));
+    (void)lay_out_largest(mo, dev, mo->meta_buf.data);
+    if (!host) TRY(vt_buffer_alloc_host(device, MEM_STAGING, model_logits_bytes(mo), "logits on the host", &mo->host_logits, err));
     if (mo->plan_state_bytes > 0) {
         TRY(vt_buffer_alloc(device, MEM_KV, mo->plan_state_bytes, "recurrent states", &mo->state_buf, err));
         (void)lay_out_states(mo, dev, mo->state_buf.data);
-        TRY(vt_fill(mo->queue, mo->state_buf.data, 0, mo->plan_state_bytes));
+        const status rc = vt_fill(mo->queue, mo->state_buf.data, 0, mo->plan_state_bytes);
+        if (rc != STATUS_OK) return error_set(err, rc, "model: the recurrent states cannot be cleared");
     }
     TRY(commit_weights(mo, host, err));
     TRY(commit_ropes(mo, err));
     TRY(model_moe_commit(mo, err));
     if (mo->arch->prepare != NULL) TRY(mo->arch->prepare(mo, err));
-    return vt_queue_sync(mo->queue);
+    const status rc = vt_queue_sync(mo->queue);
+    return rc == STATUS_OK ? rc : error_set(err, rc, "model: a copy to the device failed");
 }
 
 /* ---- run ---- */
 
-static status upload_i32(model *mo, const vt_tensor *dst, const int32_t *src, size_t n) { return vt_copy(mo->queue, dst->data, src, n * sizeof *src); }
+/* The place of a tensor of the meta buffer in its image on the host. */
+static int32_t *image(const model *mo, const vt_tensor *t) {
+    return (int32_t *)(void *)((char *)mo->meta_host.data + ((const char *)t->data - (const char *)mo->meta_buf.data));
+}
 
+/* The step as one copy. The image may be written: whatever was sent before is there, since every step and every head ends with a wait. */
 static status upload_step(model *mo, const step *s) {
-    const size_t n = (size_t)s->n_rows;
-    TRY(upload_i32(mo, &mo->ids, s->ids, n));
-    TRY(upload_i32(mo, &mo->pos, s->pos, n));
+    const size_t n = (size_t)s->n_rows, end = lay_out_meta(mo, mo->queue->device, mo->meta_buf.data, s->n_rows, s->n_segments, s->max_pages);
+    memcpy(image(mo, &mo->ids), s->ids, n * sizeof *s->ids);
+    memcpy(image(mo, &mo->pos), s->pos, n * sizeof *s->pos);
+    int32_t *row_seg = image(mo, &mo->row_seg), *slots = image(mo, &mo->seg_slot);
     for (int32_t i = 0; i < s->n_segments; i++) {
-        for (int32_t r = 0; r < s->segments[i].n_rows; r++) mo->meta_host[s->segments[i].first_row + r] = i;
+        slots[i] = s->segments[i].seq_slot;
+        for (int32_t r = 0; r < s->segments[i].n_rows; r++) row_seg[s->segments[i].first_row + r] = i;
     }
-    TRY(upload_i32(mo, &mo->row_seg, mo->meta_host, n));
-    for (int32_t i = 0; i < s->n_segments; i++) mo->meta_host[i] = s->segments[i].seq_slot; /* no more segments than rows */
-    TRY(upload_i32(mo, &mo->seg_slot, mo->meta_host, (size_t)s->n_segments));
-    for (int32_t g = 0; g < mo->n_groups; g++) TRY(upload_i32(mo, &mo->pages[g], s->pages[g], (size_t)s->n_segments * (size_t)s->max_pages));
-    return STATUS_OK;
+    for (int32_t g = 0; g < mo->n_groups; g++) memcpy(image(mo, &mo->pages[g]), s->pages[g], (size_t)s->n_segments * (size_t)s->max_pages * sizeof(int32_t));
+    const size_t first = (size_t)((const char *)mo->ids.data - (const char *)mo->meta_buf.data);
+    return vt_copy(mo->queue, mo->ids.data, (const char *)mo->meta_host.data + first, end - first);
+}
+
+/* After a failure: nothing that was queued runs on, and no expert is leased or believed that may not have arrived. */
+static status give_up(model *mo, status rc) {
+    (void)!vt_queue_sync(mo->queue);
+    if (mo->moe->store != NULL) mo->moe->store->cancel(mo->moe->store);
+    return rc;
 }
 
 status model_forward(model *mo, const step *s, error *err) {
@@ -326,31 +357,38 @@ status model_forward(model *mo, const step *s, error *err) {
         return error_set(err, STATUS_BUG, "model: a step of %d rows, %d segments and %d pages exceeds the plan (%d, %d, %d)", s->n_rows, s->n_segments, s->max_pages,
                          mo->opt.max_rows, mo->opt.max_segments, mo->opt.max_pages);
     }
-    const status rc = upload_step(mo, s);
-    if (rc != STATUS_OK) return error_set(err, rc, "model: copying the step to the device failed");
+    status rc = upload_step(mo, s);
+    if (rc != STATUS_OK) return give_up(mo, error_set(err, rc, "model: copying the step to the device failed"));
     block_ctx c;
     make_ctx(mo, mo->queue, s->n_rows, s->n_segments, s->max_pages, err, &c);
-    return run_layers(&c);
+    rc = run_layers(&c);
+    if (rc != STATUS_OK) return give_up(mo, rc);
+    rc = vt_queue_sync(mo->queue); /* what is remembered of these rows (pages, states, experts) is there */
+    return rc == STATUS_OK ? rc : give_up(mo, error_set(err, rc, "model: the device failed in a step (%s)", status_name(rc)));
+}
+
+static status head_logits(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
+    block_ctx c;
+    vt_tensor out;
+    const vt_tensor ids = vt_tensor_slice(mo->head_rows, 0, 0, n);
+    memcpy(image(mo, &mo->head_rows), rows, (size_t)n * sizeof *rows);
+    status rc = vt_copy(mo->queue, ids.data, image(mo, &mo->head_rows), (size_t)n * sizeof *rows);
+    if (rc != STATUS_OK) return error_set(err, rc, "model: copying the rows of the head to the device failed");
+    make_ctx(mo, mo->queue, n, 1, 1, err, &c);
+    TRY(run_head(&c, &ids, &out));
+    *logits = out.data;
+    if (mo->host_logits.data != NULL) {
+        *logits = mo->host_logits.data;
+        rc = vt_copy(mo->queue, mo->host_logits.data, out.data, (size_t)n * (size_t)mo->hp.n_vocab * sizeof(float));
+    }
+    if (rc == STATUS_OK) rc = vt_queue_sync(mo->queue);
+    return rc == STATUS_OK ? rc : error_set(err, rc, "model: reading logits from the device failed (%s)", status_name(rc));
 }
 
 status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
     if (n < 1 || n > mo->opt.max_head_rows) return error_set(err, STATUS_BUG, "model: %d logits rows exceed the plan of %d", n, mo->opt.max_head_rows);
-    TRY(upload_i32(mo, &mo->head_rows, rows, (size_t)n));
-    block_ctx c;
-    vt_tensor out;
-    const vt_tensor ids = vt_tensor_slice(mo->head_rows, 0, 0, n);
-    make_ctx(mo, mo->queue, n, 1, 1, err, &c);
     const size_t mark = mo->ws_used;
-    const status rc = run_head(&c, &ids, &out);
+    const status rc = head_logits(mo, rows, n, logits, err);
     mo->ws_used = mark;
-    TRY(rc);
-    if (mo->host_logits == NULL) {
-        TRY(vt_queue_sync(mo->queue));
-        *logits = out.data;
-        return STATUS_OK;
-    }
-    TRY(vt_copy(mo->queue, mo->host_logits, out.data, (size_t)n * (size_t)mo->hp.n_vocab * sizeof(float)));
-    TRY(vt_queue_sync(mo->queue));
-    *logits = mo->host_logits;
-    return STATUS_OK;
+    return rc == STATUS_OK ? rc : give_up(mo, rc);
 }

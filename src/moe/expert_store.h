@@ -49,11 +49,11 @@ struct expert_store {
     int32_t (*waves)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes);
     status (*begin)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, error *err);
     /* One expert of the wave begun. STATUS_NOT_FOUND when all were given; a failed expert gives its status with lease->expert set and nothing to release. */
-    status (*next_ready)(expert_store *s, expert_lease *lease, error *err);
+    status (*next_ready)(expert_store *s, expert_lease *lease, error *err); /* expert -1: the failure is not of one expert */
     void (*release)(expert_store *s, const expert_lease *lease, vt_fence last_use);
     /* These experts may be wanted next; idle link time only. NULL: ignored. */
     void (*hint)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n);
-    /* Give up what is left of the wave begun (after a failure); pending reads are awaited or dropped, no lease stays. */
+    /* Give up what is left of the wave begun (after a failure of the step, wherever it was); pending reads are awaited or dropped, copies under way are not trusted, no lease stays. */
     void (*cancel)(expert_store *s);
     void (*counters)(expert_store *s, expert_counters *out);
     status (*close)(expert_store *s); /* frees; STATUS_BUG when leases are outstanding */
@@ -93,5 +93,8 @@ typedef struct expert_device_options {
 /** Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). */
 NODISCARD status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt,
                                             expert_store **out, error *err);
+
+/** Tables (MEM_MODEL) of a device store of n_slots. SIZE_MAX: too many. */
+size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots);
 
 #endif

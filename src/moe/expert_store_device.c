@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device store: slots in device memory, allocated once, filled from a lower store over the vtable. An expert that is missing is leased below, its parts are copied on the copy queue,
- * a fence says when they are there, and the lower lease goes back when that fence is done. A slot that was released stays protected until its consumer's fence is done.
+ * and it is given out at once with a fence that says when they are there. The lower lease goes back when that fence is done, and the slot is emptied when it failed. A slot that was
+ * released stays protected until its consumer's fence is done.
  */
 #include <string.h>
 
@@ -15,6 +16,13 @@ typedef struct retiring {
     int32_t slot;
     vt_fence last_use;
 } retiring;
+
+/* A copy that is under way, and the lower lease that it reads. */
+typedef struct sending {
+    expert_lease from;
+    int32_t slot;
+    uint64_t generation;
+} sending;
 
 typedef struct device_store {
     expert_store base;
@@ -30,6 +38,9 @@ typedef struct device_store {
     vt_fence *ready;       /* [n_slots]: the last copy into the slot */
     retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
     int32_t first_leaving, n_leaving;
+    sending *sent;         /* ring [max_experts], oldest first; the copy queue keeps their order */
+    int32_t first_sent, n_sent;
+    status late;           /* what a fence said of work that had been given out already; for the next answer */
 
     int32_t layer;
     int32_t *hits, n_hits, next_hit;      /* slots */
@@ -59,8 +70,8 @@ static void let_go_of_the_done(device_store *s) {
 }
 
 static void await_oldest(device_store *s) {
-    const retiring *r = &s->leaving[s->first_leaving];
-    if (vt_fence_wait_host(s->device, r->last_use) != STATUS_OK) log_warn("experts: the device has failed while it used slot %d", r->slot);
+    const status rc = vt_fence_wait_host(s->device, s->leaving[s->first_leaving].last_use);
+    if (rc != STATUS_OK) s->late = rc;
     let_go(s);
 }
 
@@ -75,11 +86,43 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
     return n_waves;
 }
 
+/* ---- copies under way ---- */
+
+/* The oldest copy is over: its lower lease goes back; what did not arrive, or may not have, is not there. */
+static void end_oldest_copy(device_store *s, bool doubtful) {
+    const sending *c = &s->sent[s->first_sent];
+    const status rc = vt_fence_wait_host(s->device, s->ready[c->slot]);
+    if (rc != STATUS_OK) s->late = rc;
+    if (rc != STATUS_OK || doubtful) {
+        s->counters.failed++;
+        if (s->generation[c->slot] == c->generation) expert_policy_forget(s->policy, c->slot);
+    }
+    s->below->release(s->below, &c->from, (vt_fence){0});
+    s->first_sent = (s->first_sent + 1) % s->base.bank->max_experts;
+    s->n_sent--;
+}
+
+static void end_done_copies(device_store *s) {
+    while (s->n_sent > 0 && vt_fence_done(s->device, s->ready[s->sent[s->first_sent].slot])) end_oldest_copy(s, false);
+}
+
+static void end_all_copies(device_store *s, bool doubtful) {
+    while (s->n_sent > 0) end_oldest_copy(s, doubtful);
+}
+
+/* What failed behind the back of those it was given to fails the wave that asks next: it belongs to the same step, whose end waits for the device. */
+static status take_late(device_store *s, error *err) {
+    const status rc = s->late;
+    s->late = STATUS_OK;
+    return rc == STATUS_OK ? rc : error_set(err, rc, "experts: the device failed while it copied or used experts (%s)", status_name(rc));
+}
+
 /* ---- a wave ---- */
 
 /* Slots for as many missing experts as there are, and the lower store asked for them. */
 static void place_misses(device_store *s) {
     const int32_t first = s->next_miss;
+    end_all_copies(s, false); /* the lower store has all its slots for what comes */
     let_go_of_the_done(s);
     while (s->next_miss < s->n_misses) {
         int32_t slot;
@@ -101,6 +144,8 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
     }
     s->layer = layer;
     s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
+    end_all_copies(s, false); /* what did not arrive is no hit */
+    TRY(take_late(s, err));
     for (int32_t i = 0; i < n; i++) {
         const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
         expert_seen_add(&s->seen, layer, ids[i]);
@@ -141,17 +186,18 @@ static void empty_slot(device_store *s, int32_t expert) {
     expert_policy_protect(s->policy, slot, false);
 }
 
-/* All parts of one expert into its slot. The lower lease is free for other uses when the copies are done. */
+/* Copies of all parts of one expert into its slot are under way; the lower lease goes back when they are over, or at once when they cannot be. */
 static status upload(device_store *s, const expert_lease *from, int32_t slot, error *err) {
     const expert_layer *el = &s->base.bank->layers[s->layer];
     status rc = STATUS_OK;
     for (int32_t p = 0; rc == STATUS_OK && p < el->n_parts; p++) rc = vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes);
     if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
-    if (rc == STATUS_OK)
-        rc = vt_fence_wait_host(s->device, s->ready[slot]);
-    else
+    if (rc != STATUS_OK) {
         (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
-    if (rc != STATUS_OK) return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->layer);
+        s->below->release(s->below, from, (vt_fence){0});
+        return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->layer);
+    }
+    s->sent[(s->first_sent + s->n_sent++) % s->base.bank->max_experts] = (sending){.from = *from, .slot = slot, .generation = s->generation[slot]};
     s->counters.bytes_read += el->file_bytes;
     s->counters.reads += (uint64_t)el->n_parts;
     return STATUS_OK;
@@ -164,6 +210,7 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
             if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
             const int32_t n = s->sizes[s->next_size++], first = s->next_below;
             s->next_below += n;
+            end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
             const status rc = s->below->begin(s->below, s->layer, s->misses + first, n, err);
             if (rc != STATUS_OK) {
                 from->expert = s->misses[first];
@@ -184,6 +231,9 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     device_store *s = self(base);
     let_go_of_the_done(s);
+    end_done_copies(s);
+    *lease = (expert_lease){.layer = s->layer, .expert = -1, .slot = -1};
+    TRY(take_late(s, err));
     if (s->next_hit < s->n_hits) {
         int32_t layer, expert;
         const int32_t slot = s->hits[s->next_hit++];
@@ -201,12 +251,14 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
             return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot on the device: %lld of %d are leased", lease->expert, s->layer, (long long)s->n_leases, s->n_slots);
         }
     }
-    if (rc == STATUS_NOT_FOUND) return rc;
+    if (rc == STATUS_NOT_FOUND) {
+        TRY(take_late(s, err));
+        return rc;
+    }
     mark_given(s, from.expert);
     if (rc == STATUS_OK) {
         const int32_t slot = expert_policy_find(s->policy, s->layer, from.expert);
         rc = upload(s, &from, slot, err);
-        s->below->release(s->below, &from, (vt_fence){0}); /* its copies are over */
         if (rc == STATUS_OK) {
             give(s, from.expert, slot, lease);
             return STATUS_OK;
@@ -236,6 +288,8 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
 static void cancel(expert_store *base) {
     device_store *s = self(base);
     while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
+    end_all_copies(s, true); /* the step has failed: nobody knows whether they arrived */
+    s->late = STATUS_OK;
     if (s->below_active) s->below->cancel(s->below);
     for (int32_t i = 0; i < s->next_miss; i++) {
         if (s->misses[i] >= 0) empty_slot(s, s->misses[i]); /* placed and never filled */
@@ -264,10 +318,18 @@ static status close_store(expert_store *base) {
     for (int32_t i = 0; i < s->n_fences; i++) vt_fence_destroy(s->device, s->ready[i]);
     expert_policy_destroy(s->policy);
     vt_buffer_free(&s->memory);
-    void *const blocks[] = {s->generation, s->ready, s->leaving, s->hits, s->misses, s->sizes, s->seen.bits};
+    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->hits, s->misses, s->sizes, s->seen.bits};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
+}
+
+size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots) {
+    if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
+    const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
+    if (policy == SIZE_MAX) return SIZE_MAX;
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (3 * sizeof(int32_t) + sizeof(sending)) + expert_seen_bytes(bank) +
+           8 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status create(device_store *s, error *err) {
@@ -277,6 +339,7 @@ static status create(device_store *s, error *err) {
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
         {&s->hits, experts, sizeof *s->hits},           {&s->misses, experts, sizeof *s->misses}, {&s->sizes, experts, sizeof *s->sizes},
+        {&s->sent, experts, sizeof *s->sent},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);

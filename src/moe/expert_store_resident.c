@@ -2,6 +2,7 @@
 /* The resident store: every expert in place. Host-addressable devices use the source's bytes where they lie; others get one copy in device memory. */
 #include "moe/expert_seen.h"
 #include "moe/expert_store.h"
+#include "moe/staged_upload.h"
 
 typedef struct resident_store {
     expert_store base;
@@ -85,8 +86,7 @@ static status close_store(expert_store *base) {
 static bool needs_copy(const expert_layer *el, int32_t expert) {
     for (int32_t p = 0; p < el->n_parts; p++) {
         const expert_span *span = &el->spans[(size_t)expert * (size_t)el->n_parts + (size_t)p];
-        const vt_dtype t = el->parts[p].view.dtype;
-        if ((span->tensor->off + span->off) % (vt_dtype_is_block(t) ? (size_t)(vt_dtype_block_bytes(t) > 1 ? 2 : 1) : vt_dtype_block_bytes(t)) != 0) return true;
+        if ((span->tensor->off + span->off) % vt_dtype_alignment(el->parts[p].view.dtype) != 0) return true;
     }
     return false;
 }
@@ -101,30 +101,47 @@ size_t expert_store_resident_copy_bytes(const expert_bank *bank, bool host_addre
     return bytes;
 }
 
+/* One part of an expert into the copy: by the processor where it can, through the staging buffer elsewhere. */
+static status copy_part(resident_store *s, vt_queue *queue, staged_upload *up, const expert_span *span, size_t n, uint8_t *to, error *err) {
+    const void *data;
+    if (up != NULL) return staged_upload_range(up, span->tensor, span->off, n, to, err);
+    TRY(source_data(s->base.bank->src, span->tensor, &data, err));
+    const status rc = vt_copy(queue, to, (const uint8_t *)data + span->off, n);
+    return rc == STATUS_OK ? rc : error_set(err, rc, "experts: copying %s failed", span->tensor->name);
+}
+
 /* Every part of every expert: its address in the source, or in the copy at *off. */
-static status place_all(resident_store *s, vt_queue *queue, bool alias, error *err) {
+static status place_all(resident_store *s, vt_queue *queue, staged_upload *up, error *err) {
     const expert_bank *bank = s->base.bank;
     size_t off = 0;
     for (int32_t l = 0; l < bank->n_layers; l++) {
         const expert_layer *el = &bank->layers[l];
         for (int32_t e = 0; e < el->n_experts; e++) {
-            const bool in_place = alias && !needs_copy(el, e);
+            const bool in_place = up == NULL && !needs_copy(el, e);
             for (int32_t p = 0; p < el->n_parts; p++) {
                 const expert_span *span = &el->spans[(size_t)e * (size_t)el->n_parts + (size_t)p];
-                const void *data;
-                TRY(source_data(bank->src, span->tensor, &data, err));
-                const uint8_t *from = (const uint8_t *)data + span->off;
-                uint8_t *to = in_place ? NULL : (uint8_t *)s->copy.data + off + el->parts[p].slot_off;
-                if (!in_place) {
-                    const status rc = vt_copy(queue, to, from, el->parts[p].n_bytes);
-                    if (rc != STATUS_OK) return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", e, l);
+                if (in_place) {
+                    const void *data;
+                    TRY(source_data(bank->src, span->tensor, &data, err));
+                    parts_of(s, l, e)[p] = (const uint8_t *)data + span->off;
+                    continue;
                 }
-                parts_of(s, l, e)[p] = in_place ? from : to;
+                uint8_t *to = (uint8_t *)s->copy.data + off + el->parts[p].slot_off;
+                TRY(copy_part(s, queue, up, span, el->parts[p].n_bytes, to, err));
+                parts_of(s, l, e)[p] = to;
             }
             if (!in_place) off += el->slot_bytes;
         }
     }
     return STATUS_OK;
+}
+
+static status upload_all(resident_store *s, vt_queue *queue, error *err) {
+    staged_upload up;
+    status rc = staged_upload_begin(&up, s->base.bank->src, queue, s->base.bank->total_bytes, err);
+    if (rc == STATUS_OK) rc = place_all(s, queue, &up, err);
+    const status end = staged_upload_end(&up, rc == STATUS_OK ? err : NULL);
+    return rc == STATUS_OK ? end : rc;
 }
 
 size_t expert_store_resident_table_bytes(const expert_bank *bank) {
@@ -153,7 +170,7 @@ status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *q
     const bool alias = (queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) != 0;
     const size_t bytes = expert_store_resident_copy_bytes(bank, alias);
     if (bytes > 0) TRY_GOTO(vt_buffer_alloc(queue->owner, MEM_EXPERTS, bytes, "resident experts", &s->copy, err));
-    TRY_GOTO(place_all(s, queue, alias, err));
+    TRY_GOTO(alias ? place_all(s, queue, NULL, err) : upload_all(s, queue, err));
     s->counters.bytes_resident = bank->total_bytes;
     *out = &s->base;
     return STATUS_OK;

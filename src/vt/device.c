@@ -116,36 +116,63 @@ static status refuse_buffer(const vt_device *d, mem_tag tag, size_t bytes, const
                      u.limit_bytes == SIZE_MAX ? " (no limit)" : "");
 }
 
-status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err) {
+static void give_back(const vt_device *d, bool on_host, void *p) {
+    const vt_backend *v = &d->backend->vtable;
+    if (!on_host)
+        v->free(d->dev, p);
+    else if (v->host_alloc)
+        v->host_free(d->dev, p);
+    else
+        mem_free(d->m, p);
+}
+
+static status take(vt_device *d, bool on_host, mem_tag tag, size_t bytes, void **out) {
+    const vt_backend *v = &d->backend->vtable;
+    if (!on_host) return v->alloc(d->dev, bytes, out);
+    if (v->host_alloc) return v->host_alloc(d->dev, bytes, out);
+    *out = mem_alloc(d->m, tag, bytes);
+    if (*out) d->host_bytes += bytes;
+    return *out ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static status allocate(vt_device *d, bool on_host, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err) {
     if (bytes == 0) {
-        *out = (vt_buffer){.device = d, .tag = tag};
+        *out = (vt_buffer){.device = d, .tag = tag, .on_host = on_host};
         return STATUS_OK;
     }
     void *data = NULL;
     pthread_mutex_lock(&d->lock);
     d->tag = tag;
     d->host_bytes = 0;
-    status rc = d->backend->vtable.alloc(d->dev, bytes, &data);
+    status rc = take(d, on_host, tag, bytes, &data);
     bool is_charged = d->host_bytes >= bytes;
     d->tag = MEM_PROCESS;
     pthread_mutex_unlock(&d->lock);
     if (rc != STATUS_OK) return refuse_buffer(d, tag, bytes, what, "the device", rc, err);
     if ((uintptr_t)data % MEM_ALIGN != 0 || !data) {
-        d->backend->vtable.free(d->dev, data);
+        give_back(d, on_host, data);
         return error_set(err, STATUS_FAILED, "vt: backend %s gave a buffer that is not aligned to %d bytes", d->backend->vtable.name,
                          MEM_ALIGN);
     }
     if (!is_charged && mem_charge(d->m, tag, bytes) != STATUS_OK) {
-        d->backend->vtable.free(d->dev, data);
+        give_back(d, on_host, data);
         return refuse_buffer(d, tag, bytes, what, "the budget", STATUS_NO_MEMORY, err);
     }
-    *out = (vt_buffer){data, bytes, d, tag, is_charged ? 0 : bytes};
+    *out = (vt_buffer){data, bytes, d, tag, is_charged ? 0 : bytes, on_host};
     return STATUS_OK;
+}
+
+status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err) {
+    return allocate(d, false, tag, bytes, what, out, err);
+}
+
+status vt_buffer_alloc_host(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err) {
+    return allocate(d, true, tag, bytes, what, out, err);
 }
 
 void vt_buffer_free(vt_buffer *b) {
     if (b->device && b->data) {
-        b->device->backend->vtable.free(b->device->dev, b->data);
+        give_back(b->device, b->on_host, b->data);
         if (b->charged_bytes) mem_uncharge(b->device->m, b->tag, b->charged_bytes);
     }
     *b = (vt_buffer){0};

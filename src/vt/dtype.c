@@ -59,6 +59,13 @@ const char *vt_gguf_type_name(uint32_t type_id) {
 int64_t vt_dtype_block_elems(vt_dtype t) { return known(t) ? rows[t].block_elems : 1; }
 size_t vt_dtype_block_bytes(vt_dtype t) { return known(t) ? rows[t].block_bytes : 0; }
 bool vt_dtype_is_block(vt_dtype t) { return known(t) && rows[t].block_elems > 1; }
+
+size_t vt_dtype_alignment(vt_dtype t) {
+    const size_t bytes = vt_dtype_block_bytes(t);
+    if (t == VT_Q8_A32 || t == VT_Q8_A256) return 4;
+    if (vt_dtype_is_block(t)) return bytes % 2 != 0 ? 1 : 2;
+    return bytes > 0 ? bytes : 1;
+}
 vt_dtype vt_dtype_q8_activation(vt_dtype weight) { return known(weight) ? rows[weight].activation : VT_NONE; }
 
 bool vt_dtype_row_bytes(vt_dtype t, int64_t n, size_t *out) {

@@ -80,6 +80,11 @@ const char *vt_gguf_type_name(uint32_t type_id); /* also of types we cannot read
 int64_t vt_dtype_block_elems(vt_dtype t);
 size_t vt_dtype_block_bytes(vt_dtype t);
 bool vt_dtype_is_block(vt_dtype t);
+/**
+ * What an element's address is a multiple of. Kernels read weight blocks through their 16-bit scale, activation blocks through 32-bit ones; blocks of an odd number of bytes
+ * follow each other at any address.
+ */
+size_t vt_dtype_alignment(vt_dtype t);
 vt_dtype vt_dtype_q8_activation(vt_dtype weight); /* what --act q8 uses with this weight; VT_F32 = no q8 form; VT_NONE = not a weight */
 /** Bytes of n consecutive elements; false when n is negative, not whole blocks, or the size overflows. */
 NODISCARD bool vt_dtype_row_bytes(vt_dtype t, int64_t n, size_t *out);

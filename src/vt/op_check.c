@@ -24,13 +24,6 @@ void op_check_fail(op_check *c, const char *fmt, ...) {
     c->rc = error_set(c->err, STATUS_INVALID, "vt: %s: %s", vt_op_name(c->call.op), text);
 }
 
-/* Where the elements of block types may start. Kernels read weight blocks through their 16-bit scale, activation blocks through 32-bit
- * ones; blocks of an odd number of bytes follow each other at any address. */
-static size_t alignment(vt_dtype t) {
-    if (t == VT_Q8_A32 || t == VT_Q8_A256) return 4;
-    return !vt_dtype_is_block(t) ? vt_dtype_block_bytes(t) : vt_dtype_block_bytes(t) % 2 ? 1 : 2;
-}
-
 /* Shape and strides; *n_span: elements from the first to past the last, in whole blocks; 0 for an empty tensor. False: does not fit in 63
  * bits. */
 static bool span(const vt_tensor *t, int64_t *n_span) {
@@ -92,7 +85,7 @@ void op_check_in(op_check *c, const char *name, const vt_tensor *t, int min_dims
     if (c->rc != STATUS_OK || bytes == 0 || c->q->recorder) return; /* a recorder is asked with no data behind the tensors */
     uintptr_t begin = (uintptr_t)t->data;
     OP_CHECK(c, t->data, "%s: no data", name);
-    OP_CHECK(c, begin % alignment(t->dtype) == 0, "%s: data is not aligned to %zu bytes", name, alignment(t->dtype));
+    OP_CHECK(c, begin % vt_dtype_alignment(t->dtype) == 0, "%s: data is not aligned to %zu bytes", name, vt_dtype_alignment(t->dtype));
     OP_CHECK(c, bytes <= UINTPTR_MAX - begin, "%s: runs past the end of the address space", name);
     if (c->rc != STATUS_OK) return;
     op_arg *arg = &c->args[c->call.n_tensors - 1];

@@ -71,8 +71,11 @@ typedef struct vt_buffer {
     vt_device *device;
     mem_tag tag;
     size_t charged_bytes; /* by vt_buffer_alloc; 0 where the backend took the memory from the engine's allocator, which charged it */
+    bool on_host;         /* by vt_buffer_alloc_host */
 } vt_buffer;
 NODISCARD status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
+/** Host memory that copies from and to the device need no detour for (pinned, where the backend has it; ordinary otherwise). Charged and freed as a device buffer is. */
+NODISCARD status vt_buffer_alloc_host(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
 void vt_buffer_free(vt_buffer *b);
 
 /** One thing a path needs from a device. */

@@ -111,7 +111,11 @@ static void machines_by_name(void **state) {
     assert_int_equal(pm.total_bytes, MIB);
     assert_int_equal(plan_machine_pose("unified=1", &pm, &err), STATUS_OK);
     assert_int_equal(pm.total_bytes, 0);
-    assert_int_equal(plan_machine_pose("device_total=1G,mem_total=1G", &pm, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(pm.pool, PLAN_POOL_HOST);
+    assert_int_equal(plan_machine_pose("device_total=1G,mem_total=2G", &pm, &err), STATUS_OK); /* memory of its own */
+    assert_int_equal(pm.pool, PLAN_POOL_OWN);
+    assert_int_equal(pm.total_bytes, (uint64_t)2 << 30);
+    assert_int_equal(pm.device_total_bytes, (uint64_t)1 << 30);
     static const char *const bad[] = {"", "x", "mem_total", "mem_total=", "mem_total=-1", "unified=2", "mem_total=1G,", ",", "free=3"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_int_equal(plan_machine_pose(bad[i], &pm, &err), STATUS_INVALID);
 }

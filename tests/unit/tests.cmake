@@ -26,7 +26,7 @@ endforeach()
 foreach(test requests steps threads answers)
   headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)
 endforeach()
-foreach(test plan plan_experts sample adjust stop)
+foreach(test plan plan_experts plan_device sample adjust stop)
   headrace_test(test_engine_${test} unit hr_engine hr_base)
 endforeach()
 # text

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where experts go when the device does not compute in host memory: all onto it when they fit there, slots on it over slots on the host otherwise. Pure. On a shared pool a byte that both
+ * tiers hold is there twice, so the host's slots are few unless a size is asked for.
+ */
+#include <stdio.h>
+
+#include "engine/plan.h"
+
+static const double MIB = 1024.0 * 1024.0;
+enum { DEVICE_SLACK = 512 }; /* alignment of one buffer */
+
+/* Room for slots: on the device, and on the host; on a shared pool both, and their sum. */
+typedef struct rooms {
+    uint64_t device, host, both;
+    bool host_known;
+} rooms;
+
+static uint64_t less(uint64_t have, uint64_t used) { return have > used ? have - used : 0; }
+static uint64_t smaller_known(uint64_t a, uint64_t b) { return a == 0 ? b : b == 0 || a < b ? a : b; }
+
+static rooms rooms_of(const expert_bank *bank, const engine_plan *p, const plan_machine *pm, uint64_t device_have, uint64_t host_have) {
+    const uint64_t tables = expert_store_device_table_bytes(bank, expert_stream_all_slots(bank));
+    rooms r = {.device = less(device_have, p->device_total_bytes + DEVICE_SLACK), .both = UINT64_MAX, .host_known = host_have > 0};
+    if (p->pool == PLAN_POOL_SHARED) {
+        const uint64_t one = smaller_known(host_have, pm->device_total_bytes);
+        r.host_known = one > 0;
+        r.both = one > 0 ? less(one, p->total_bytes + DEVICE_SLACK + tables) : UINT64_MAX;
+        r.host = r.both;
+        if (r.both < r.device) r.device = r.both;
+    } else {
+        r.host = less(host_have, p->total_bytes - p->device_total_bytes + tables);
+    }
+    return r;
+}
+
+static uint64_t host_bytes(const expert_bank *bank, int64_t n) {
+    return (uint64_t)expert_store_stream_slot_bytes(bank, n) + expert_store_stream_table_bytes(bank, n);
+}
+
+static void typed(const expert_bank *bank, int64_t n, char *text, size_t size) {
+    const uint64_t bytes = (uint64_t)n * bank->max_slot_bytes, mib = bytes >> 20;
+    if (n <= expert_stream_min_slots(bank))
+        snprintf(text, size, "min");
+    else if ((mib << 20) / bank->max_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
+        snprintf(text, size, "%lluM", (unsigned long long)mib);
+    else
+        snprintf(text, size, "%llu", (unsigned long long)bytes);
+}
+
+static int64_t clamp(uint64_t n, int64_t most) { return n < (uint64_t)most ? (int64_t)n : most; }
+
+/* A size as it was asked for, in slots; *out untouched for AUTO. */
+static status asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err) {
+    if (size == PLAN_HOST_MIN) *out = x->min_slots;
+    if (size == PLAN_HOST_ALL) *out = x->all_slots;
+    if (size == PLAN_HOST_BYTES) *out = clamp(bytes / x->slot_bytes, x->all_slots);
+    if (size != PLAN_HOST_BYTES || *out >= x->min_slots) return STATUS_OK;
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %s %llu holds %lld of the %lld experts that one layer of one token takes; the least is %llu bytes (%lld slots of %zu), %s min", flag,
+                     (unsigned long long)bytes, (long long)*out, (long long)x->min_slots, (unsigned long long)x->min_slots * x->slot_bytes, (long long)x->min_slots, x->slot_bytes, flag);
+}
+
+static status no_room(const expert_bank *bank, const char *flag, int64_t n, uint64_t room, const char *where, error *err) {
+    char size[32], change[96];
+    const int64_t fit = clamp(room / bank->max_slot_bytes, expert_stream_all_slots(bank));
+    typed(bank, fit, size, sizeof size);
+    if (fit >= expert_stream_min_slots(bank))
+        snprintf(change, sizeof change, "%s %s would fit", flag, size);
+    else
+        snprintf(change, sizeof change, "the least is %.1f MiB; a smaller --ctx, --kv-mem or --max-batch-tokens makes room", (double)expert_stream_min_slots(bank) * (double)bank->max_slot_bytes / MIB);
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts exceed the %.1f MiB that are left %s beside everything else; %s", (double)n * (double)bank->max_slot_bytes / MIB,
+                     (double)room / MIB, where, change);
+}
+
+static status choose_slots(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
+    rooms room = rooms_of(bank, p, pm, plan_device_limit(pm), pm->total_bytes);
+    const bool shared = p->pool == PLAN_POOL_SHARED;
+    TRY(asked_slots(out, r->device, r->device_bytes, "--device-experts", &out->device_slots, err));
+    TRY(asked_slots(out, r->host, r->host_bytes, "--host-experts", &out->n_slots, err));
+    out->device_size_chosen = r->device == PLAN_HOST_AUTO;
+    out->size_chosen = r->host == PLAN_HOST_AUTO;
+    if (live) { /* what is open shrinks to what is there now */
+        const rooms now = rooms_of(bank, p, pm, smaller_known(plan_device_limit(pm), pm->device_available_bytes), smaller_known(pm->total_bytes, pm->available_bytes));
+        if (out->device_size_chosen) room.device = now.device;
+        if (out->size_chosen) room.host = now.host;
+        if (out->device_size_chosen && out->size_chosen) room.both = now.both;
+    }
+    if (out->size_chosen) {
+        const uint64_t of_it = shared ? room.both / 8 : room.host;
+        out->n_slots = room.host_known ? plan_host_slots_within(bank, of_it) : out->cycle_slots;
+        if (out->n_slots < out->min_slots) out->n_slots = out->min_slots;
+    }
+    const uint64_t host = host_bytes(bank, out->n_slots);
+    if (room.host_known && host > room.host && !(live && out->size_chosen)) return no_room(bank, "--host-experts", out->n_slots, room.host, "on the host", err);
+    if (shared && room.both != UINT64_MAX && less(room.both, host) < room.device) room.device = less(room.both, host);
+    if (out->device_size_chosen) {
+        out->device_slots = clamp(room.device / out->slot_bytes, out->all_slots);
+        if (out->device_slots < out->min_slots && live) out->device_slots = out->min_slots; /* the live check refuses */
+        if (out->device_slots < out->min_slots) return no_room(bank, "--device-experts", out->min_slots, room.device, "on the device", err);
+    }
+    if (!(live && out->device_size_chosen) && (uint64_t)out->device_slots * out->slot_bytes > room.device) return no_room(bank, "--device-experts", out->device_slots, room.device, "on the device", err);
+    return STATUS_OK;
+}
+
+status plan_experts_choose_device(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
+    *out = plan_experts_of(bank, r->tier);
+    const bool sizes = r->host != PLAN_HOST_AUTO || r->device != PLAN_HOST_AUTO;
+    if (r->tier == PLAN_EXPERTS_RESIDENT && sizes) return error_set(err, STATUS_INVALID, "config: --host-experts and --device-experts are for --experts stream");
+    if (plan_device_limit(pm) == 0) return error_set(err, STATUS_DOES_NOT_FIT, "plan: the device does not say how much memory it has; nothing is put there without --device-mem SIZE");
+    const rooms room = rooms_of(bank, p, pm, plan_device_limit(pm), pm->total_bytes);
+    const uint64_t need = expert_store_resident_copy_bytes(bank, false);
+    const bool fits = need <= room.device;
+    if (out->tier == PLAN_EXPERTS_NONE) {
+        out->tier_chosen = true;
+        out->tier = sizes || !fits ? PLAN_EXPERTS_STREAM : PLAN_EXPERTS_RESIDENT;
+    }
+    if (out->tier == PLAN_EXPERTS_STREAM) return choose_slots(bank, r, p, pm, live, out, err);
+    out->device_slots = out->all_slots;
+    if (fits) return STATUS_OK;
+    char size[32], change[96] = "even --device-experts min does not fit";
+    const int64_t fit = clamp(room.device / bank->max_slot_bytes, out->all_slots);
+    typed(bank, fit, size, sizeof size);
+    if (fit >= out->min_slots) snprintf(change, sizeof change, "--experts stream --device-experts %s would fit", size);
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: resident experts of %.1f MiB exceed the %.1f MiB that are left on the device beside everything else; %s", (double)need / MIB,
+                     (double)room.device / MIB, change);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Devices that pose as GPUs: the processor's kernels over memory that the host cannot touch, for tests of everything above the tensor runtime. A program that links
+ * this library finds the devices that posed_add made in every runtime it creates (vt_runtime_create is wrapped at the link; no other backend library is looked for).
+ *
+ *   memory     a device address is in a range without access: who reads or writes it on the host dies. Kernels and copies go through a second view of it. Every tensor of a kernel
+ *              must lie in one live allocation, every copy too, or the call fails. Fresh memory holds NaN
+ *   time       queues keep their commands until somebody waits (POSED_LATE), run them at once (POSED_SOON), or some of them now and then (POSED_MIXED); fences complete in that order
+ *   rows       those of the processor, one per op and signature; an op can be removed
+ *   faults     the n-th kernel, allocation, upload, fence ... fails, once; a late one is only seen by whoever waits next
+ *   counters   what was uploaded, allocated, run
+ *
+ * One thread. Settings hold for the devices opened and the calls made afterwards.
+ */
+#ifndef HEADRACE_TESTS_POSED_DEVICE_H
+#define HEADRACE_TESTS_POSED_DEVICE_H
+
+#include "vt/vt.h"
+
+typedef enum posed_time { POSED_LATE, POSED_SOON, POSED_MIXED } posed_time;
+
+/* X(field): what can be made to fail */
+#define POSED_FAULTS(X)                                                                                                \
+    X(kernel)       /* its launch is refused */                                                                        \
+    X(late_kernel)  /* it is launched, writes nothing, and the next wait says so */                                    \
+    X(alloc)        /* device memory */                                                                                \
+    X(pinned)       /* host memory of the device */                                                                    \
+    X(upload)       /* a copy from the host */                                                                         \
+    X(late_upload)                                                                                                     \
+    X(download)                                                                                                        \
+    X(fence_create)                                                                                                    \
+    X(fence_record)                                                                                                    \
+    X(fence_wait)   /* of a queue or of the host */                                                                    \
+    X(sync)                                                                                                            \
+    X(queue)
+
+typedef struct posed_gpu {
+    vt_device_type type;
+    uint64_t free_bytes, total_bytes; /* what memory_info says; 0: unknown */
+    uint64_t caps;
+    posed_time time;
+    uint64_t seed;                    /* POSED_MIXED */
+    bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
+    struct {
+#define X(field) int64_t field;
+        POSED_FAULTS(X)
+#undef X
+    } fail;                           /* -1: none; n: n more succeed, the next one fails, once */
+    struct {
+        uint64_t kernels, uploads, upload_bytes, downloads, device_copies, allocs, syncs, fences, faults;
+        int64_t live_allocs, live_fences, live_queues, live_pinned, open;
+    } n;
+    const char *wrong;                /* what somebody did that a device would not survive; NULL: nothing */
+} posed_gpu;
+
+enum { POSED_MAX = 2 };
+
+/** A further device (POSED_MAX at most): POSED_MIXED, half a gigabyte of which half is free, copies beside kernels, no faults. The name is that of the type. */
+posed_gpu *posed_add(vt_device_type type);
+/** Forget all devices. None may be open. */
+void posed_reset(void);
+/** No faults, counters at zero; live ones stay. */
+void posed_clear(posed_gpu *g);
+
+#endif
