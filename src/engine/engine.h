@@ -42,7 +42,7 @@ struct headrace_engine {
     char device_name[64];
     uint64_t load_ns;
 
-    vt_buffer kv_buf[STEP_MAX_GROUPS];
+    vt_buffer kv_buf[STEP_MAX_GROUPS], snapshot_buf;
     kv_cache kv;
     block_name salt;           /* model and numerics: where the names of blocks begin */
     sampler sampler;
@@ -88,6 +88,18 @@ NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
 void engine_experts_close(headrace_engine *e);
 /** The store's counters; on the engine's thread. */
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
+
+/* engine_snapshots.c */
+/** How often the state of a sequence is kept; page_bytes: of one page of every group. */
+void engine_snapshots_plan(headrace_engine *e, size_t page_bytes);
+/** Of the longest sequence; 0: none are kept. */
+size_t engine_snapshots_per_seq(const headrace_engine *e);
+NODISCARD bool engine_snapshots_bytes(const headrace_engine *e, size_t n, size_t *bytes);
+NODISCARD status engine_snapshots_allocate(headrace_engine *e, error *err);
+/** Before the first row after a hit. */
+NODISCARD status engine_snapshot_restore(headrace_engine *e, sequence *s, error *err);
+/** What sched_computed returned. */
+NODISCARD status engine_snapshot_keep(headrace_engine *e, sequence *s, int32_t snapshot, error *err);
 
 /* engine_step.c */
 NODISCARD status engine_step(headrace_engine *e, bool *more, error *err);

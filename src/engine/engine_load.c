@@ -79,7 +79,9 @@ static status plan_settings(headrace_engine *e, const config *c, error *err) {
 static void kv_options(const headrace_engine *e, kv_cache_options *o) {
     const engine_plan *p = &e->plan;
     *o = (kv_cache_options){.n_groups = e->model->n_groups, .page_tokens = p->page_tokens, .max_pages = p->max_pages_per_seq};
-    o->prefix = p->prefix_cache && e->model->plan_state_bytes == 0; /* a recurrent state is not kept at block boundaries */
+    o->prefix = p->prefix_cache;
+    o->n_snapshots = p->n_snapshots;
+    o->snapshot_blocks = p->snapshot_blocks;
     for (int32_t g = 0; g < o->n_groups; g++) {
         const kv_group *kg = &e->model->groups[g];
         o->groups[g] = (kv_group_plan){.paged = kg->kind != LAYER_RECURRENT, .window = kg->kind == LAYER_WINDOW ? kg->window : 0, .n_pages = p->n_pages[g]};
@@ -103,10 +105,18 @@ static status plan_kv(headrace_engine *e, const config *c, const plan_machine *p
         page_bytes += model_page_bytes(e->model, g);
     }
     if (seq_bytes == 0) return error_set(err, STATUS_BUG, "engine: the model has no KV pages");
+    engine_snapshots_plan(e, page_bytes);
+    size_t snapshots = engine_snapshots_per_seq(e);
+    size_t bytes;
+    if (!engine_snapshots_bytes(e, snapshots, &bytes) || !checked_add_size(seq_bytes, bytes, &seq_bytes)) return error_set(err, STATUS_INVALID, "plan: the snapshots of one sequence overflow");
     p->kv_bytes_per_token = page_bytes / (size_t)p->page_tokens;
     const uint64_t asked = config_bytes(c, CONFIG_KEY_KV_MEM);
     if (asked > 0 && asked < page_bytes) {
         return error_set(err, STATUS_DOES_NOT_FIT, "plan: --kv-mem %llu holds no page; one page of %d tokens takes %zu bytes", (unsigned long long)asked, p->page_tokens, page_bytes);
+    }
+    if (asked > 0 && (double)asked * (double)snapshots < (double)seq_bytes) { /* not one */
+        seq_bytes -= bytes;
+        snapshots = 0;
     }
     double seqs = asked > 0 ? (double)asked / (double)seq_bytes : (double)p->max_seqs;
     const uint64_t have = p->pool == PLAN_POOL_HOST ? pm->total_bytes : plan_device_limit(pm);
@@ -114,18 +124,18 @@ static status plan_kv(headrace_engine *e, const config *c, const plan_machine *p
         seqs = (double)have / 4 / (double)seq_bytes;
         if (seqs < 1) seqs = 1; /* one sequence; the verdict judges */
     }
-    p->bytes[MEM_KV] = 0;
+    p->n_snapshots = clamp_i32((int64_t)fmin((double)snapshots * seqs, 1e6), 0, INT32_MAX / 16);
+    if (!engine_snapshots_bytes(e, (size_t)p->n_snapshots, &p->bytes[MEM_KV])) return error_set(err, STATUS_INVALID, "plan: the snapshots overflow");
     for (int32_t g = 0; g < ko.n_groups; g++) {
-        size_t bytes;
         if (!ko.groups[g].paged) continue;
         p->n_pages[g] = clamp_i32((int64_t)fmin((double)need[g] * seqs, 1e9), 1, INT32_MAX / 16);
         if (!checked_mul_size((size_t)p->n_pages[g], model_page_bytes(e->model, g), &bytes) || !checked_add_size(p->bytes[MEM_KV], bytes, &p->bytes[MEM_KV])) {
             return error_set(err, STATUS_INVALID, "plan: the KV pool overflows");
         }
     }
-    /* two buffers per layer, each aligned */
+    /* a buffer per group and one of snapshots, two parts per layer, each aligned */
     if (!checked_add_size(p->bytes[MEM_KV], e->model->plan_state_bytes, &p->bytes[MEM_KV])) return error_set(err, STATUS_INVALID, "plan: the recurrent states overflow");
-    p->bytes[MEM_KV] += (size_t)e->model->n_groups * 2 * (size_t)e->model->hp.n_layers * 512;
+    p->bytes[MEM_KV] += (size_t)e->model->n_groups * 2 * (size_t)e->model->hp.n_layers * 512 + 4096;
     return STATUS_OK;
 }
 
@@ -283,6 +293,7 @@ static status allocate_kv(headrace_engine *e, error *err) {
     kv_cache_options ko;
     kv_options(e, &ko);
     draw_key(e, &ko);
+    TRY(engine_snapshots_allocate(e, err));
     TRY(kv_cache_init(&e->kv, e->m, &ko, err));
     for (int32_t g = 0; g < mo->n_groups; g++) {
         const kv_group *kg = &mo->groups[g];
@@ -414,6 +425,7 @@ void headrace_free(headrace_engine *e) {
         vt_buffer_free(&e->kv_buf[g]);
         mem_free(m, e->pages[g]);
     }
+    vt_buffer_free(&e->snapshot_buf);
     kv_cache_deinit(&e->kv);
     sampler_deinit(&e->sampler);
     void *const arrays[] = {e->ids, e->pos, e->head_rows, e->segments, e->seg_seq, e->free_slots, e->live};

@@ -199,7 +199,9 @@ static status check_source(const headrace_engine *e, error *err) {
 
 static status compute(headrace_engine *e, const step *st, error *err) {
     mem_guard_begin(e->m);
-    status rc = model_forward(e->model, st, err);
+    status rc = STATUS_OK;
+    for (int32_t i = 0; i < st->n_segments && rc == STATUS_OK; i++) rc = engine_snapshot_restore(e, e->seg_seq[i], err);
+    if (rc == STATUS_OK) rc = model_forward(e->model, st, err);
     mem_guard_end(e->m);
     if (rc == STATUS_OK) rc = check_source(e, err);
     return rc;
@@ -231,9 +233,9 @@ static void run_step(headrace_engine *e) {
     status rc = compute(e, &st, &err);
     if (rc == STATUS_OK) {
         mem_guard_begin(e->m);
-        for (int32_t i = 0; i < st.n_segments; i++) sched_computed(&e->sched, e->seg_seq[i]);
+        for (int32_t i = 0; i < st.n_segments && rc == STATUS_OK; i++) rc = engine_snapshot_keep(e, e->seg_seq[i], sched_computed(&e->sched, e->seg_seq[i]), &err);
         mem_guard_end(e->m);
-        rc = run_heads(e, &st, &err);
+        if (rc == STATUS_OK) rc = run_heads(e, &st, &err);
     }
     if (e->threads != NULL) pool_step_end(e->threads);
     if (rc != STATUS_OK) {

@@ -2,6 +2,7 @@
 /*
  * Tables over pools, and the prefix cache. The cache is a chained hash table of blocks; a block lists its page per group, and goes when its last page goes. A window group can serve a
  * boundary with the blocks that cover its window alone, so the look-up names every block first and then takes the last boundary for which each group's run of known pages is long enough.
+ * Snapshots of states are pages of one more pool, n_groups, at most one per block.
  */
 #include "engine/kv_cache.h"
 
@@ -13,9 +14,11 @@ static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static bool paged(const kv_cache *c, int32_t g) { return c->opt.groups[g].paged; }
 
-/* Blocks: there can be as many as pages, since each has one at least. */
+static int32_t snapshots_of(const kv_cache_options *o) { return o->prefix ? o->n_snapshots : 0; }
+
+/* Blocks: there can be as many as pages and snapshots, since each has one at least. */
 static int32_t block_count(const kv_cache_options *o) {
-    int64_t n = 0;
+    int64_t n = snapshots_of(o);
     for (int32_t g = 0; g < o->n_groups; g++) n += o->groups[g].paged ? o->groups[g].n_pages : 0;
     return o->prefix ? (int32_t)(n < INT32_MAX / 4 ? n : INT32_MAX / 4) : 0;
 }
@@ -28,9 +31,10 @@ static int32_t bucket_count(int32_t n_blocks) {
 
 size_t kv_cache_bytes(const kv_cache_options *o) {
     const size_t blocks = (size_t)block_count(o);
-    size_t bytes = blocks * (sizeof(kv_block) + (size_t)o->n_groups * sizeof(int32_t)) + (size_t)bucket_count((int32_t)blocks) * sizeof(int32_t);
+    size_t bytes = blocks * (sizeof(kv_block) + ((size_t)o->n_groups + 1) * sizeof(int32_t)) + (size_t)bucket_count((int32_t)blocks) * sizeof(int32_t);
     for (int32_t g = 0; g < o->n_groups; g++) bytes += o->groups[g].paged ? (size_t)o->groups[g].n_pages * KV_POOL_BYTES_PER_PAGE : 0;
-    return bytes + ((size_t)o->max_pages + 1) * (sizeof(int32_t) + sizeof(block_name)) + (8 + STEP_MAX_GROUPS) * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    bytes += (size_t)snapshots_of(o) * KV_POOL_BYTES_PER_PAGE;
+    return bytes + ((size_t)o->max_pages + 1) * (sizeof(int32_t) + sizeof(block_name)) + (9 + STEP_MAX_GROUPS) * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 status kv_cache_init(kv_cache *c, mem *m, const kv_cache_options *opt, error *err) {
@@ -38,10 +42,12 @@ status kv_cache_init(kv_cache *c, mem *m, const kv_cache_options *opt, error *er
     c->n_blocks = block_count(opt);
     c->n_buckets = bucket_count(c->n_blocks);
     for (int32_t g = 0; g < opt->n_groups; g++) TRY(kv_pool_init(&c->pools[g], m, paged(c, g) ? opt->groups[g].n_pages : 0, err));
+    TRY(kv_pool_init(&c->pools[opt->n_groups], m, snapshots_of(opt), err));
+    const size_t columns = (size_t)opt->n_groups + 1;
     void *p;
     TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)c->n_blocks * sizeof *c->blocks, "the prefix cache", &p, err));
     c->blocks = p;
-    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)c->n_blocks * (size_t)opt->n_groups * sizeof(int32_t), "the prefix cache", &p, err));
+    TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)c->n_blocks * columns * sizeof(int32_t), "the prefix cache", &p, err));
     c->block_pages = p;
     TRY(mem_alloc_named(m, MEM_ENGINE, (size_t)c->n_buckets * sizeof(int32_t), "the prefix cache", &p, err));
     c->buckets = p;
@@ -54,13 +60,13 @@ status kv_cache_init(kv_cache *c, mem *m, const kv_cache_options *opt, error *er
         c->blocks[i] = (kv_block){.next = c->unused};
         c->unused = i;
     }
-    for (size_t i = 0; i < (size_t)c->n_blocks * (size_t)opt->n_groups; i++) c->block_pages[i] = -1;
+    for (size_t i = 0; i < (size_t)c->n_blocks * columns; i++) c->block_pages[i] = -1;
     return STATUS_OK;
 }
 
 void kv_cache_deinit(kv_cache *c) {
     if (c->m == NULL) return;
-    for (int32_t g = 0; g < c->opt.n_groups; g++) kv_pool_deinit(&c->pools[g]);
+    for (int32_t g = 0; g <= c->opt.n_groups; g++) kv_pool_deinit(&c->pools[g]);
     void *const all[] = {c->blocks, c->block_pages, c->buckets, c->match, c->names};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) mem_free(c->m, all[i]);
     *c = (kv_cache){0};
@@ -68,7 +74,9 @@ void kv_cache_deinit(kv_cache *c) {
 
 /* ---- blocks ---- */
 
-static int32_t *pages_of(const kv_cache *c, int32_t block) { return c->block_pages + (size_t)block * (size_t)c->opt.n_groups; }
+static int32_t *pages_of(const kv_cache *c, int32_t block) { return c->block_pages + (size_t)block * ((size_t)c->opt.n_groups + 1); }
+
+static int32_t *snapshot_of(const kv_cache *c, int32_t block) { return &pages_of(c, block)[c->opt.n_groups]; }
 
 static int32_t *bucket_of(const kv_cache *c, block_name name) { return &c->buckets[name.a & (uint64_t)(c->n_buckets - 1)]; }
 
@@ -97,7 +105,7 @@ static void retire_block(kv_cache *c, int32_t block) {
     c->unused = block;
 }
 
-/* Takes a page out of its block. */
+/* Takes a page, or a snapshot, out of its block. */
 static void forget_page(kv_cache *c, int32_t g, int32_t page) {
     const int32_t block = c->pools[g].block[page];
     kv_pool_forget(&c->pools[g], page);
@@ -106,7 +114,7 @@ static void forget_page(kv_cache *c, int32_t g, int32_t page) {
 }
 
 void kv_forget_all(kv_cache *c) {
-    for (int32_t g = 0; g < c->opt.n_groups; g++) {
+    for (int32_t g = 0; g <= c->opt.n_groups; g++) {
         while (c->pools[g].oldest >= 0) forget_page(c, g, c->pools[g].oldest);
     }
 }
@@ -139,7 +147,8 @@ int32_t kv_room(const kv_cache *c, const kv_table *t) {
 
 void kv_table_begin(const kv_cache *c, kv_table *t, block_name salt) {
     (void)c;
-    t->n_pages = t->n_named = 0;
+    t->n_pages = t->n_named = t->branch = 0;
+    t->restore = -1;
     memset(t->first, 0, sizeof t->first);
     t->name = salt;
 }
@@ -148,7 +157,10 @@ static int32_t take_page(kv_cache *c, int32_t g) {
     kv_pool *p = &c->pools[g];
     if (p->n_free == 0) {
         assert(p->oldest >= 0);
+        const int32_t block = p->block[p->oldest];
         forget_page(c, g, p->oldest);
+        const int32_t snapshot = *snapshot_of(c, block); /* of no use without the page */
+        if (snapshot >= 0 && c->pools[c->opt.n_groups].ref[snapshot] == 0) forget_page(c, c->opt.n_groups, snapshot);
         c->n_evicted++;
     }
     return kv_pool_take(p);
@@ -209,6 +221,7 @@ void kv_release(kv_cache *c, kv_table *t) {
         for (int32_t i = t->n_pages - 1; paged(c, g) && i >= t->first[g]; i--) drop(c, g, t->pages[g][i]);
     }
     t->n_pages = 0;
+    kv_restored(c, t);
 }
 
 /* ---- hits ---- */
@@ -220,25 +233,36 @@ static int32_t first_needed(const kv_cache *c, int32_t g, int32_t n) {
     return (int32_t)((pos - window + 1) / c->opt.page_tokens);
 }
 
-int32_t kv_attach(kv_cache *c, kv_table *t, const int32_t *tokens, int32_t limit) {
-    assert(t->n_pages == 0 && t->n_named == 0);
-    const int32_t n_groups = c->opt.n_groups, n = min_i32(limit / c->opt.page_tokens, c->opt.max_pages);
+/* The last boundary, in blocks, that every group can serve, of the n first; *branch: that those with pages can serve. Fills names and match. */
+static int32_t longest_hit(kv_cache *c, const kv_table *t, const int32_t *tokens, int32_t n, int32_t *branch) {
     int32_t run[STEP_MAX_GROUPS] = {0}, best = 0;
-    bool every = c->opt.prefix;
-    for (int32_t g = 0; g < n_groups; g++) every = every && paged(c, g); /* a state is not kept at block boundaries */
-    if (!every || c->n_blocks == 0) return 0;
+    bool states = false;
+    for (int32_t g = 0; g < c->opt.n_groups; g++) states |= !paged(c, g);
+    *branch = 0;
     c->names[0] = t->name;
     for (int32_t i = 0; i < n; i++) {
         bool all = true;
         c->names[i + 1] = block_hash_next(c->opt.key, c->names[i], tokens + (size_t)i * (size_t)c->opt.page_tokens, c->opt.page_tokens);
         c->match[i] = find_block(c, c->names[i + 1]);
-        for (int32_t g = 0; g < n_groups; g++) {
+        for (int32_t g = 0; g < c->opt.n_groups; g++) {
+            if (!paged(c, g)) continue;
             run[g] = c->match[i] >= 0 && pages_of(c, c->match[i])[g] >= 0 ? run[g] + 1 : 0;
             all = all && run[g] >= i + 1 - first_needed(c, g, i + 1);
         }
-        if (all) best = i + 1;
+        if (!all) continue;
+        *branch = i + 1;
+        if (!states || (c->match[i] >= 0 && *snapshot_of(c, c->match[i]) >= 0)) best = i + 1;
     }
-    for (int32_t g = 0; g < n_groups; g++) {
+    if (*branch == best) *branch = 0;
+    return best;
+}
+
+int32_t kv_attach(kv_cache *c, kv_table *t, const int32_t *tokens, int32_t limit) {
+    assert(t->n_pages == 0 && t->n_named == 0 && t->restore < 0);
+    if (!c->opt.prefix || c->n_blocks == 0) return 0;
+    const int32_t best = longest_hit(c, t, tokens, min_i32(limit / c->opt.page_tokens, c->opt.max_pages), &t->branch);
+    for (int32_t g = 0; g < c->opt.n_groups; g++) {
+        if (!paged(c, g)) continue;
         t->first[g] = best > 0 ? first_needed(c, g, best) : 0;
         for (int32_t i = 0; i < t->first[g]; i++) t->pages[g][i] = -1;
         for (int32_t i = t->first[g]; i < best; i++) {
@@ -246,10 +270,52 @@ int32_t kv_attach(kv_cache *c, kv_table *t, const int32_t *tokens, int32_t limit
             kv_pool_share(&c->pools[g], t->pages[g][i]);
         }
     }
+    if (best > 0 && c->match[best - 1] >= 0) t->restore = *snapshot_of(c, c->match[best - 1]);
+    if (t->restore >= 0) kv_pool_share(&c->pools[c->opt.n_groups], t->restore);
     t->n_pages = t->n_named = best;
     t->name = c->names[best];
     return best * c->opt.page_tokens;
 }
+
+/* ---- snapshots ---- */
+
+void kv_restored(kv_cache *c, kv_table *t) {
+    if (t->restore >= 0) (void)kv_pool_drop(&c->pools[c->opt.n_groups], t->restore);
+    t->restore = -1;
+}
+
+int32_t kv_next_snapshot(const kv_cache *c, const kv_table *t, int32_t n_computed, int32_t n_prompt) {
+    if (c->pools[c->opt.n_groups].n_pages == 0) return INT32_MAX;
+    const int32_t page_tokens = c->opt.page_tokens, done = n_computed / page_tokens, every = c->opt.snapshot_blocks;
+    const int32_t last = (n_prompt - 1) / page_tokens;
+    int32_t next = c->opt.max_pages + 1;
+    if (every > 0) next = min_i32(next, (done / every + 1) * every);
+    if (last > done) next = min_i32(next, last);
+    if (t->branch > done) next = min_i32(next, t->branch);
+    return next <= c->opt.max_pages ? next * page_tokens : INT32_MAX;
+}
+
+int32_t kv_keep_state(kv_cache *c, kv_table *t, int32_t n_computed, int32_t n_prompt) {
+    kv_pool *p = &c->pools[c->opt.n_groups];
+    if (n_computed < 1 || kv_next_snapshot(c, t, n_computed - 1, n_prompt) != n_computed) return -1;
+    const int32_t block = find_block(c, t->name);
+    if (block < 0) return -1;
+    if (*snapshot_of(c, block) >= 0) { /* the same past: it is younger now */
+        kv_pool_share(p, *snapshot_of(c, block));
+        (void)kv_pool_drop(p, *snapshot_of(c, block));
+        return -1;
+    }
+    if (p->n_free == 0 && p->oldest >= 0) forget_page(c, c->opt.n_groups, p->oldest);
+    const int32_t snapshot = kv_pool_take(p);
+    if (snapshot < 0) return -1; /* all are about to be restored */
+    *snapshot_of(c, block) = snapshot;
+    p->block[snapshot] = block;
+    c->blocks[block].n_pages++;
+    drop(c, c->opt.n_groups, snapshot);
+    return snapshot;
+}
+
+void kv_forget_snapshot(kv_cache *c, int32_t snapshot) { forget_page(c, c->opt.n_groups, snapshot); }
 
 /* ---- check ---- */
 
@@ -257,7 +323,7 @@ static bool check_blocks(const kv_cache *c) {
     int32_t used = 0, unused = 0;
     for (int32_t i = 0; i < c->n_blocks; i++) {
         int32_t n = 0;
-        for (int32_t g = 0; g < c->opt.n_groups; g++) {
+        for (int32_t g = 0; g <= c->opt.n_groups; g++) {
             const int32_t page = pages_of(c, i)[g];
             if (page < 0) continue;
             if (page >= c->pools[g].n_pages || c->pools[g].block[page] != i) return false;
@@ -297,8 +363,22 @@ static bool check_refs(const kv_cache *c, int32_t g, const kv_table *const *tabl
     return memcmp(count, p->ref, (size_t)p->n_pages * sizeof *count) == 0;
 }
 
+static bool check_snapshots(const kv_cache *c, const kv_table *const *tables, int32_t n_tables) {
+    const kv_pool *p = &c->pools[c->opt.n_groups];
+    for (int32_t i = 0; i < p->n_pages; i++) {
+        int32_t n = 0;
+        for (int32_t k = 0; k < n_tables; k++) n += tables[k]->restore == i;
+        if (n != p->ref[i] || (p->ref[i] > 0 && p->block[i] < 0)) return false;
+        if (p->block[i] >= 0 && (p->block[i] >= c->n_blocks || *snapshot_of(c, p->block[i]) != i)) return false;
+    }
+    for (int32_t k = 0; k < n_tables; k++) {
+        if (tables[k]->restore >= p->n_pages) return false;
+    }
+    return kv_pool_check(p);
+}
+
 bool kv_cache_check(const kv_cache *c, const kv_table *const *tables, int32_t n_tables) {
-    bool good = check_blocks(c);
+    bool good = check_blocks(c) && check_snapshots(c, tables, n_tables);
     for (int32_t g = 0; good && g < c->opt.n_groups; g++) {
         const size_t n = (size_t)c->pools[g].n_pages;
         if (!paged(c, g)) continue;

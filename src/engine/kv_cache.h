@@ -6,11 +6,16 @@
  * can see, and their entries are -1. A full page whose block of tokens is computed gets a name (block_hash.h, chained, starting from a salt) and is found by later sequences with the same
  * beginning: they share it, nothing is copied, and since only full pages have names and the last token is always computed anew, a shared page is never written again.
  *
+ * Groups without pages (recurrent layers) keep one state per running sequence, which cannot be shared and holds the whole past. Snapshots of it are kept at some boundaries, in a pool of
+ * their own, as a part of the block that ends there; a boundary without one can serve nobody. They are taken at the last boundary in front of a prompt's last token, every snapshot_blocks
+ * blocks (so that what is computed anew is bounded), and at a boundary that a look-up found every other group to know (where prompts part that begin alike). A chunk of rows ends at each.
+ *
  * Invariants (kv_cache_check walks them, given all tables):
  *   1. each pool's own; ref of a page = number of tables that hold it
  *   2. a block has at least one page, is found under its name, and pool.block of its pages names it; each page with a block is one of that block's pages
  *   3. a table holds exactly the entries [first[g], n_pages) of group g; no page twice within a table
- * Least recently used pages go first, and of one sequence the last ones, because a hit needs the beginning.
+ *   4. snapshots are a pool too: each that is not free belongs to a block, and its ref = number of tables that are to be restored from it
+ * Least recently used pages go first, and of one sequence the last ones, because a hit needs the beginning. A snapshot goes with any page of its block, or when another needs its place.
  * Owned by the engine's thread.
  */
 #ifndef HEADRACE_ENGINE_KV_CACHE_H
@@ -29,6 +34,7 @@ typedef struct kv_group_plan {
 typedef struct kv_cache_options {
     int32_t n_groups, page_tokens, max_pages; /* max_pages: of one sequence */
     kv_group_plan groups[STEP_MAX_GROUPS];
+    int32_t n_snapshots, snapshot_blocks;     /* of groups without pages: how many are kept at most; a sequence's every so many blocks */
     bool prefix;                              /* false: no page is remembered */
     block_name key;
 } kv_cache_options;
@@ -39,20 +45,22 @@ typedef struct kv_table {
     int32_t first[STEP_MAX_GROUPS];  /* entries before are given up */
     block_name name;                 /* of the n_named first blocks */
     int32_t n_named;
+    int32_t restore;                 /* snapshot that the state has to be copied from before the next row, held until then; -1: none */
+    int32_t branch;                  /* blocks that all groups with pages could have served, more than the hit; 0 */
 } kv_table;
 
 typedef struct kv_block {
     block_name name;
     int32_t next;    /* in the bucket, or in the list of unused blocks */
-    int32_t n_pages; /* groups that have a page of it; 0: unused */
+    int32_t n_pages; /* groups that have a page of it, and its snapshot; 0: unused */
 } kv_block;
 
 typedef struct kv_cache {
     mem *m;
     kv_cache_options opt;
-    kv_pool pools[STEP_MAX_GROUPS];
+    kv_pool pools[STEP_MAX_GROUPS + 1]; /* one after the groups: snapshots */
     kv_block *blocks;
-    int32_t *block_pages; /* [n_blocks, n_groups]; -1 */
+    int32_t *block_pages; /* [n_blocks, n_groups + 1]; -1 */
     int32_t *buckets;     /* [n_buckets], a power of two */
     int32_t *match;       /* [max_pages]: scratch of a look-up */
     block_name *names;    /* [max_pages + 1]: likewise */
@@ -80,8 +88,17 @@ int32_t kv_room(const kv_cache *c, const kv_table *t);
 NODISCARD bool kv_grow(kv_cache *c, kv_table *t, int32_t n_positions);
 /** Positions below n_computed are computed: name the full blocks among them, give up what is behind the windows. */
 void kv_advance(kv_cache *c, kv_table *t, const int32_t *tokens, int32_t n_computed);
-/** For an empty table: share the pages of the longest known beginning of tokens[0, n), at most `limit` positions, that every group can serve. Returns the positions, whole pages. */
+/**
+ * For an empty table: share the pages of the longest known beginning of tokens[0, n), at most `limit` positions, that every group can serve. Returns the positions, whole pages; with
+ * t->restore >= 0 the owner copies that snapshot before it computes on, and says so by kv_restored.
+ */
 int32_t kv_attach(kv_cache *c, kv_table *t, const int32_t *tokens, int32_t limit);
+void kv_restored(kv_cache *c, kv_table *t);
+/** The first position behind n_computed at which the state of a sequence with this prompt is to be kept: no chunk of rows may pass it. INT32_MAX: none. */
+int32_t kv_next_snapshot(const kv_cache *c, const kv_table *t, int32_t n_computed, int32_t n_prompt);
+/** After kv_advance: the snapshot that takes the sequence's state now (the owner copies it at once, or calls kv_forget_snapshot); -1: none is due or its place is taken. */
+int32_t kv_keep_state(kv_cache *c, kv_table *t, int32_t n_computed, int32_t n_prompt);
+void kv_forget_snapshot(kv_cache *c, int32_t snapshot);
 /** Give up every page; the table can begin anew. */
 void kv_release(kv_cache *c, kv_table *t);
 /** Forget every cached page. */

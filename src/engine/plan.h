@@ -46,6 +46,7 @@ typedef struct engine_plan {
     vt_dtype kv_dtype;
     act_mode act;
     int32_t n_pages[STEP_MAX_GROUPS];
+    int32_t n_snapshots, snapshot_blocks; /* of recurrent states: how many, and a sequence's every so many blocks */
     bool prefix_cache;
     /* bytes */
     size_t bytes[MEM_TAG_COUNT]; /* limit of each class */

@@ -99,7 +99,7 @@ static bool decodes(const sequence *q) { return q->n_computed >= q->n_prompt && 
 
 /* Gives q up to `want` rows with pages for them, preempting from the worst rank while there is none for even one. *budget: rows left in the step. */
 static void give(sched *s, sequence *q, int32_t want, int32_t *budget) {
-    want = min_i32(want, *budget);
+    want = min_i32(want, min_i32(*budget, kv_next_snapshot(s->kv, &q->kv, q->n_computed, q->n_prompt) - q->n_computed));
     while (want > 0 && q->state == SEQUENCE_RUNNING) {
         const int32_t rows = min_i32(want, kv_room(s->kv, &q->kv) - q->n_computed);
         if (rows > 0) {
@@ -222,10 +222,11 @@ int32_t sched_step(sched *s) {
     return s->limits.max_rows - budget;
 }
 
-void sched_computed(sched *s, sequence *q) {
+int32_t sched_computed(sched *s, sequence *q) {
     if (q->n_computed < q->n_prompt) q->round = s->round; /* as a decode it joins the next round */
     q->n_computed += q->step_rows;
     kv_advance(s->kv, &q->kv, q->tokens, q->n_computed);
+    return kv_keep_state(s->kv, &q->kv, q->n_computed, q->n_prompt);
 }
 
 /* ---- check ---- */
@@ -235,7 +236,7 @@ static bool check_list(const sequence_list *l, sequence_state state) {
     for (const sequence *q = l->first, *before = NULL; q != NULL; before = q, q = q->next) {
         if (++n > l->n || q->state != state || q->prev != before || (before != NULL && !better(before, q))) return false;
         if (q->next == NULL && l->last != q) return false;
-        if (state == SEQUENCE_WAITING && (q->slot >= 0 || q->n_computed != 0 || q->kv.n_pages != 0)) return false;
+        if (state == SEQUENCE_WAITING && (q->slot >= 0 || q->n_computed != 0 || q->kv.n_pages != 0 || q->kv.restore >= 0)) return false;
         if (q->n_computed < 0 || q->n_computed > q->n_tokens || q->n_tokens > q->n_prompt + q->max_new) return false;
     }
     return n == l->n && (n > 0 || (l->first == NULL && l->last == NULL));

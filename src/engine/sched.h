@@ -10,7 +10,7 @@
  * most its own chunk; then waiting ones are admitted in order of rank. While prompts run or one could be admitted, one row is kept back from the decodes (with max_rows = 1 they take turns).
  *
  * Pages grow as rows are computed. When a group has none left, cached ones are evicted; then the running sequence of the worst rank is preempted: it gives up its pages and waits again,
- * keeping its tokens, and is computed anew later (from what the prefix cache still knows). Admission wants pages for the whole prompt and one more for every fourth running sequence.
+ * keeping its tokens, and is computed anew later (from what the prefix cache still knows). Rows of a sequence end where a snapshot of its state is due (kv_next_snapshot). Admission wants pages for the whole prompt and one more for every fourth running sequence.
  *
  * No starvation. Let W = 2 * (ceil(max_seqs / max(1, max_rows - 1)) + 1). (1) A running decode gets a row, or is preempted, within W steps; so does the running prompt of the best rank.
  * (2) The running sequence of the best rank is never preempted, so it ends within W * (rows that it still needs) steps once no prompt of better rank runs. (3) The first of the waiting is
@@ -53,8 +53,8 @@ void sched_remove(sched *s, sequence *q);
 bool sched_can_ever_run(const kv_cache *kv, int32_t max_positions, int32_t *group, int32_t *needs);
 /** Admit, preempt, and fill step_rows of every running sequence (0: not in this step); pages for those rows are held on return. Returns the number of rows; 0 only when nothing lives. */
 int32_t sched_step(sched *s);
-/** The step was computed: positions below n_computed are stored. Call for each sequence with step_rows > 0. */
-void sched_computed(sched *s, sequence *q);
+/** The step was computed: positions below n_computed are stored. Call for each sequence with step_rows > 0. Returns the snapshot that its state is to be copied to now; -1: none. */
+int32_t sched_computed(sched *s, sequence *q);
 /** Invariants of lists, slots and pages. Linear; allocates scratch. */
 bool sched_check(const sched *s);
 

@@ -133,6 +133,12 @@ int model_caches_of(const kv_group *g);
 /** After the plan. Host memory for the logits of a head, where the device's own cannot be read. */
 size_t model_logits_bytes(const model *mo);
 
+/** Bytes of the recurrent states of one sequence, packed; 0: the model has none. */
+size_t model_state_bytes(const model *mo);
+/** Copy the states of a sequence slot to, or from, so many bytes of device memory; queued in order with the steps. */
+NODISCARD status model_state_keep(model *mo, int32_t seq_slot, void *kept, error *err);
+NODISCARD status model_state_restore(model *mo, int32_t seq_slot, const void *kept, error *err);
+
 /** Compute the step; the residual stream stays inside for model_head. A device failure leaves the model usable for the next step. */
 NODISCARD status model_forward(model *mo, const step *s, error *err);
 /** Logits of n (<= max_head_rows) rows of the last step: *logits is host memory [n, vocab], valid until the next call on this model. */

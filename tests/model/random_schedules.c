@@ -2,7 +2,7 @@
 /*
  * The same bits whatever happens: each prompt's logits and tokens, greedy and drawn, are first computed alone; then in random batches with requests that join and leave, random chunks,
  * priorities, several answers to one prompt, pools so small that sequences are preempted, and prompts that the prefix cache knows. Every logit and every token is compared, byte by byte.
- * Usage: random_schedules MODEL EXPECTED_DIR SCHEDULES [SEED [no-hits]]
+ * Usage: random_schedules MODEL EXPECTED_DIR SCHEDULES [SEED [stream]]; stream: experts are read from disk into as few slots as can be, and compared with resident ones.
  */
 #include "model/model_support.h"
 
@@ -10,7 +10,7 @@ enum { MAX_PROMPTS = 16, MAX_NEW = 40, MAX_REQUESTS = 9, KINDS = 2, SCHEDULES_PE
 
 static const char *model_path, *expected_dir;
 static int n_schedules;
-static bool no_hits;
+static bool streams;
 static uint64_t rng;
 
 static uint32_t rnd(uint32_t n) {
@@ -103,11 +103,34 @@ static void compare(const headrace_event *ev) {
     if (r->wants_logits) assert_int_equal(r->n_rows, prompts[r->prompt].n_ids + (r->max_new > 0 ? r->max_new - 1 : 0));
 }
 
+/* Beginnings of the first prompts, shorter than a page: such sequences grow most after they were admitted, also behind windows. */
+static void add_short_prompts(void) {
+    for (int i = 0; i < 2 && n_prompts < MAX_PROMPTS; i++) {
+        support_prompt p = {.n_ids = 3 + 4 * i};
+        p.ids = malloc((size_t)p.n_ids * sizeof *p.ids);
+        assert_non_null(p.ids);
+        memcpy(p.ids, prompts[i].ids, (size_t)p.n_ids * sizeof *p.ids);
+        prompts[n_prompts++] = p;
+    }
+}
+
+/* The row that a token is about to be drawn from, also of those that take hits. */
+static void compare_row(void *user, headrace_id id, int32_t index, const int32_t *tokens, int32_t n_tokens, float *logits, int32_t vocab) {
+    (void)id;
+    (void)tokens;
+    const record *r = (const record *)user + index, *want = &reference[r->kind][r->prompt][index];
+    assert_int_equal(vocab, n_vocab);
+    assert_in_range(n_tokens, 1, want->n_rows);
+    assert_memory_equal(logits, want->logits + (size_t)(n_tokens - 1) * (size_t)n_vocab, (size_t)n_vocab * sizeof(float));
+    n_rows_compared++;
+}
+
 static int setup(void **state) {
     (void)state;
     char path[512];
     snprintf(path, sizeof path, "%s/expected.json", expected_dir);
     n_prompts = support_prompts(path, prompts, MAX_PROMPTS);
+    add_short_prompts();
     headrace_engine *e = support_load(model_path, "threads", "1", "ctx", "128", "prefix-cache", "false", NULL);
     for (int kind = 0; kind < KINDS; kind++) {
         for (int p = 0; p < n_prompts; p++) {
@@ -137,13 +160,26 @@ static int teardown(void **state) {
     return 0;
 }
 
-static headrace_engine *random_engine(uint64_t bytes_per_token) {
+/* least_bytes: pages of a longest sequence computed row by row, and snapshots of its states. */
+static headrace_engine *random_engine(uint64_t least_bytes) {
     char kv[32], rows[16], seqs[16], threads[2] = {(char)('1' + rnd(3)), '\0'};
-    /* the longest sequence needs 8 pages of 16, behind windows 2; in two of three engines there is hardly more, or not even that */
-    snprintf(kv, sizeof kv, "%llu", (unsigned long long)(rnd(3) == 0 ? 0 : bytes_per_token * 16 * (2 + rnd(13))));
+    /* in two of three engines there is room for few, one, or not even that */
+    snprintf(kv, sizeof kv, "%llu", (unsigned long long)(rnd(3) == 0 ? 0 : least_bytes * (6 + rnd(11)) / 8));
     snprintf(rows, sizeof rows, "%u", rnd(2) == 0 ? 1 + rnd(8) : 2 + rnd(90));
     snprintf(seqs, sizeof seqs, "%u", 2 + rnd(7));
-    return support_load(model_path, "ctx", "128", "kv-mem", kv, "max-batch-tokens", rows, "max-seqs", seqs, "threads", threads, "prefix-cache", rnd(5) == 0 ? "false" : "true", NULL);
+    const char *const prefix = rnd(5) == 0 ? "false" : "true";
+    if (streams) {
+        return support_load(model_path, "ctx", "128", "kv-mem", kv, "max-batch-tokens", rows, "max-seqs", seqs, "threads", threads, "prefix-cache", prefix, "experts", "stream", "host-experts", "min", NULL);
+    }
+    return support_load(model_path, "ctx", "128", "kv-mem", kv, "max-batch-tokens", rows, "max-seqs", seqs, "threads", threads, "prefix-cache", prefix, NULL);
+}
+
+static uint64_t kv_bytes(const char *max_seqs) {
+    headrace_engine *e = support_load(model_path, "ctx", "128", "max-seqs", max_seqs, "max-batch-tokens", "1", NULL);
+    headrace_model_info mi = {.size = sizeof mi};
+    assert_int_equal(headrace_get_model_info(e, &mi), HEADRACE_OK);
+    headrace_free(e);
+    return mi.kv_bytes;
 }
 
 static void one_schedule(headrace_engine *e) {
@@ -162,6 +198,7 @@ static void one_schedule(headrace_engine *e) {
             q.chunk = rnd(2) == 0 ? 0 : 1 + (int32_t)rnd(20);
             q.priority = (int32_t)rnd(3) - 1;
             q.no_prefix_cache = rnd(8) == 0;
+            q.logits_hook = q.want_logits ? NULL : compare_row;
             q.callback = compare;
             const headrace_status rc = headrace_submit(e, &q, &id[submitted], &err);
             if (rc != HEADRACE_OK && rc != HEADRACE_DOES_NOT_FIT) fail_msg("%s", err.text);
@@ -185,31 +222,37 @@ static void one_schedule(headrace_engine *e) {
 
 static void the_same_bits_whatever_happens(void **state) {
     (void)state;
-    headrace_engine *e = support_load(model_path, "ctx", "128", NULL);
-    headrace_model_info mi = {.size = sizeof mi};
-    assert_int_equal(headrace_get_model_info(e, &mi), HEADRACE_OK);
+    headrace_engine *e = NULL;
+    const uint64_t least_bytes = kv_bytes("3") - kv_bytes("2");
+    headrace_stats experts = {0}; /* of all engines */
     for (int i = 0; i < n_schedules; i++) {
         if (i % SCHEDULES_PER_ENGINE == 0) {
             headrace_free(e);
-            e = random_engine(mi.kv_bytes_per_token);
+            e = random_engine(least_bytes);
         }
         one_schedule(e);
         headrace_stats st = {.size = sizeof st};
         assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
         assert_int_equal(st.kv_pages_used, 0);
         assert_int_equal(st.n_hot_allocations, 0);
+        if ((i + 1) % SCHEDULES_PER_ENGINE != 0 && i + 1 < n_schedules) continue;
+        experts.expert_misses += st.expert_misses;
+        experts.expert_evictions += st.expert_evictions;
+        if (streams) assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_STREAM);
     }
     headrace_free(e);
     print_message("%d schedules: %ld rows of logits, %ld tokens, %ld preemptions, %ld tokens from the prefix cache, %ld cancelled, %ld refused\n", n_schedules, n_rows_compared, n_tokens_compared, n_preempted,
                   n_hit, n_cancelled, n_refused);
-    assert_true(n_rows_compared > 0 && n_tokens_compared > 0 && n_cancelled > 0);
-    assert_int_equal(n_hit > 0, !no_hits); /* a recurrent state is known at no block boundary */
-    if (n_schedules >= 200) assert_true(n_preempted > 0); /* a short run may not meet one: windows hardly ever need it */
+    assert_true(n_rows_compared > 0 && n_tokens_compared > 0 && n_cancelled > 0 && n_hit > 0);
+    if (n_schedules >= 40) assert_true(n_preempted > 0); /* a shorter run may not meet one */
+    if (!streams) return;
+    print_message("streamed: %llu misses, %llu evictions\n", (unsigned long long)experts.expert_misses, (unsigned long long)experts.expert_evictions);
+    assert_true(experts.expert_misses > 0 && experts.expert_evictions > 0);
 }
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: random_schedules MODEL EXPECTED_DIR SCHEDULES [SEED [no-hits]]\n");
+        fprintf(stderr, "usage: random_schedules MODEL EXPECTED_DIR SCHEDULES [SEED [stream]]\n");
         return 2;
     }
     model_path = argv[1];
@@ -217,7 +260,7 @@ int main(int argc, char **argv) {
     n_schedules = atoi(argv[3]);
     rng = argc > 4 ? strtoull(argv[4], NULL, 10) : 88172645463325252u;
     if (rng == 0) rng = 1;
-    no_hits = argc > 5 && strcmp(argv[5], "no-hits") == 0;
+    streams = argc > 5 && strcmp(argv[5], "stream") == 0;
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits_whatever_happens)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

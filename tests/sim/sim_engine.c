@@ -2,13 +2,13 @@
 /*
  * Scheduler, page tables and prefix cache under random traces, against a plain model: what lies at each place of each page is remembered as a checksum of the tokens up to that position.
  * Before a row is "computed" every position that it can see must hold exactly its own sequence's past; nothing is ever written into a page that somebody else holds or that has a name.
- * Invariants are walked after every event. Usage: sim_engine EVENTS (of each kind).
+ * A sequence's state is such a checksum too, and so is what a snapshot holds. Invariants are walked after every event. Usage: sim_engine EVENTS (of each kind).
  */
 #include "support/test_case.h"
 
 #include "engine/sched.h"
 
-enum { MAX_CTX = 96, MAX_LIVE = 24, TABLES = 6, MAX_PAGES_IN_POOL = 112, MAX_PAGE_TOKENS = 8 };
+enum { MAX_CTX = 96, MAX_LIVE = 24, TABLES = 6, MAX_PAGES_IN_POOL = 112, MAX_PAGE_TOKENS = 8, MAX_SNAPSHOTS = 12 };
 
 static long n_events = 100000;
 static uint64_t rng;
@@ -22,7 +22,8 @@ static uint32_t rnd(uint32_t n) {
 
 /* ---- what the pages hold ---- */
 
-static uint64_t place[STEP_MAX_GROUPS][MAX_PAGES_IN_POOL][MAX_PAGE_TOKENS];
+static uint64_t place[STEP_MAX_GROUPS][MAX_PAGES_IN_POOL][MAX_PAGE_TOKENS], kept[MAX_SNAPSHOTS];
+static long n_restored, n_kept;
 
 static uint64_t past(uint64_t salt, const int32_t *tokens, int32_t pos) {
     uint64_t h = 1469598103934665603u ^ salt;
@@ -30,8 +31,29 @@ static uint64_t past(uint64_t salt, const int32_t *tokens, int32_t pos) {
     return h;
 }
 
+/* The state goes on from where it is, or from the snapshot that was found. */
+static void compute_state(kv_cache *c, kv_table *t, uint64_t salt, const int32_t *tokens, int32_t first, int32_t n, uint64_t *state) {
+    bool keeps = false;
+    for (int32_t g = 0; g < c->opt.n_groups; g++) keeps |= !c->opt.groups[g].paged;
+    if (!keeps) return;
+    if (t->restore >= 0) {
+        *state = kept[t->restore];
+        kv_restored(c, t);
+        n_restored++;
+    }
+    if (first > 0 && *state != past(salt, tokens, first - 1)) fail_msg("the state at position %d is not this sequence's", first);
+    *state = past(salt, tokens, first + n - 1);
+}
+
+static void keep_state(int32_t snapshot, uint64_t state) {
+    if (snapshot < 0) return;
+    assert_in_range(snapshot, 0, MAX_SNAPSHOTS - 1);
+    kept[snapshot] = state;
+    n_kept++;
+}
+
 /* Rows first .. first + n - 1 are computed: each looks back, then is stored. */
-static void compute(const kv_cache *c, const kv_table *t, uint64_t salt, const int32_t *tokens, int32_t first, int32_t n) {
+static void compute(kv_cache *c, kv_table *t, uint64_t salt, const int32_t *tokens, int32_t first, int32_t n, uint64_t *state) {
     const int32_t page_tokens = c->opt.page_tokens;
     for (int32_t g = 0; g < c->opt.n_groups; g++) {
         if (!c->opt.groups[g].paged) continue;
@@ -50,16 +72,19 @@ static void compute(const kv_cache *c, const kv_table *t, uint64_t salt, const i
             place[g][page][pos % page_tokens] = past(salt, tokens, pos);
         }
     }
+    compute_state(c, t, salt, tokens, first, n, state);
 }
 
 static void random_cache(kv_cache *c, mem *m, bool all_fit) {
     kv_cache_options o = {.n_groups = 1 + (int32_t)rnd(3), .page_tokens = 1 + (int32_t)rnd(MAX_PAGE_TOKENS), .prefix = rnd(6) != 0, .key = {rng, 7}};
     o.max_pages = (MAX_CTX + o.page_tokens - 1) / o.page_tokens;
     for (int32_t g = 0; g < o.n_groups; g++) {
-        o.groups[g] = (kv_group_plan){.paged = g == 0 || rnd(8) != 0, .window = rnd(2) == 0 ? 0 : 1 + (int64_t)rnd(20)};
+        o.groups[g] = (kv_group_plan){.paged = g == 0 || rnd(4) != 0, .window = rnd(2) == 0 ? 0 : 1 + (int64_t)rnd(20)};
         o.groups[g].n_pages = 1 + (int32_t)rnd(64);
         if (all_fit) o.groups[g].n_pages = rnd(4) == 0 ? o.groups[g].n_pages : o.max_pages + (int32_t)rnd(12); /* one sequence at least, and hardly two */
     }
+    o.n_snapshots = (int32_t)rnd(MAX_SNAPSHOTS + 1);
+    o.snapshot_blocks = (int32_t)rnd(6);
     error err = {0};
     assert_int_equal(kv_cache_init(c, m, &o, &err), STATUS_OK);
 }
@@ -77,8 +102,8 @@ static void random_tokens(int32_t *tokens, int32_t n) {
 typedef struct holder {
     kv_table t;
     int32_t tokens[MAX_CTX];
-    int32_t n_computed;
-    uint64_t salt;
+    int32_t n_computed, n_prompt;
+    uint64_t salt, state;
     bool live;
 } holder;
 
@@ -101,6 +126,7 @@ static void tables_against_a_plain_model(void **state) {
             const uint32_t what = rnd(10);
             if (!x->live) {
                 x->salt = rnd(2);
+                x->n_prompt = 1 + (int32_t)rnd(MAX_CTX);
                 random_tokens(x->tokens, MAX_CTX);
                 kv_table_begin(&c, &x->t, name_of(x->salt));
                 x->n_computed = kv_attach(&c, &x->t, x->tokens, (int32_t)rnd(MAX_CTX));
@@ -111,16 +137,20 @@ static void tables_against_a_plain_model(void **state) {
                 x->live = false;
             } else if (what == 1 && rnd(20) == 0) {
                 kv_forget_all(&c);
-                for (int32_t g = 0; g < c.opt.n_groups; g++) assert_int_equal(c.pools[g].n_cached, 0);
+                for (int32_t g = 0; g <= c.opt.n_groups; g++) assert_int_equal(c.pools[g].n_cached, 0);
             } else if (x->n_computed < MAX_CTX) {
-                const int32_t left = MAX_CTX - x->n_computed, n = 1 + (int32_t)rnd((uint32_t)(left < 12 ? left : 12));
+                const int32_t left = MAX_CTX - x->n_computed, due = kv_next_snapshot(&c, &x->t, x->n_computed, x->n_prompt) - x->n_computed;
+                int32_t n = 1 + (int32_t)rnd((uint32_t)(left < 12 ? left : 12));
+                assert_true(due > 0);
+                n = n < due ? n : due;
                 const bool room = kv_room(&c, &x->t) >= x->n_computed + n;
                 assert_int_equal(kv_grow(&c, &x->t, x->n_computed + n), room);
                 refused += !room;
                 if (room) {
-                    compute(&c, &x->t, x->salt, x->tokens, x->n_computed, n);
+                    compute(&c, &x->t, x->salt, x->tokens, x->n_computed, n, &x->state);
                     x->n_computed += n;
                     kv_advance(&c, &x->t, x->tokens, x->n_computed);
+                    keep_state(kv_keep_state(&c, &x->t, x->n_computed, x->n_prompt), x->state);
                     for (int32_t g = 0; g < c.opt.n_groups; g++) {
                         freed_behind += x->t.first[g];
                         if (c.opt.groups[g].paged) assert_true(x->t.n_pages - x->t.first[g] <= kv_pages_at_most(&c, g, x->n_computed, 12));
@@ -143,8 +173,9 @@ static void tables_against_a_plain_model(void **state) {
         kv_cache_deinit(&c);
         test_mem_check(m);
     }
-    print_message("tables: %ld events, %ld hits, %ld pages evicted, %ld refusals, %ld given up behind windows\n", n_events, hits, evicted, refused, freed_behind);
-    assert_true(hits > 0 && evicted > 0 && refused > 0 && freed_behind > 0);
+    print_message("tables: %ld events, %ld hits, %ld pages evicted, %ld refusals, %ld given up behind windows, %ld states kept, %ld restored\n", n_events, hits, evicted, refused, freed_behind, n_kept,
+                  n_restored);
+    assert_true(hits > 0 && evicted > 0 && refused > 0 && freed_behind > 0 && n_kept > 0 && n_restored > 0);
 }
 
 /* The longest hit is as long as the common beginning allows, and another tenant has none. */
@@ -192,6 +223,49 @@ static void a_hit_is_as_long_as_can_be(void **state) {
     assert_true(hits > 0);
 }
 
+/* With states a hit ends at a snapshot: in front of the prompt's last token, at every n-th block, and where a look-up found that two prompts part. */
+static void a_hit_ends_at_a_snapshot(void **state) {
+    (void)state;
+    enum { PAGE = 4, PROMPT = 61, EVERY = 6 };
+    mem *m = test_mem();
+    kv_cache c;
+    error err = {0};
+    static int32_t pages[MAX_CTX];
+    kv_cache_options o = {.n_groups = 2, .page_tokens = PAGE, .max_pages = MAX_CTX / PAGE, .prefix = true, .n_snapshots = 16, .snapshot_blocks = EVERY, .key = {5, 5}};
+    o.groups[0] = (kv_group_plan){.paged = true, .n_pages = 64};
+    assert_int_equal(kv_cache_init(&c, m, &o, &err), STATUS_OK);
+    holder h = {0};
+    h.t.pages[0] = pages;
+    const struct { int32_t n_prompt, same, hit; } runs[] = {
+        {PROMPT, 0, 0},                     /* the first: keeps 24 and 48 (every 6 blocks) and 60 (the prompt's end) */
+        {PROMPT, PROMPT, 60},               /* the same again */
+        {PROMPT, 40, 24},                   /* parts at 40: every page is known up to there, a state only at 24 */
+        {PROMPT, 40, 40},                   /* now 40 is kept too */
+        {PROMPT - 1, PROMPT - 1, 56 - 8},   /* the last token is computed anew, so 56 is the most; 48 is there */
+        {MAX_CTX, PROMPT, 60},              /* a prompt that goes on */
+    };
+    for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) {
+        for (int32_t i = 0; i < MAX_CTX; i++) h.tokens[i] = i < runs[k].same || k == 0 ? i : (int32_t)(1000 * k) + i;
+        kv_table_begin(&c, &h.t, name_of(1));
+        h.n_computed = kv_attach(&c, &h.t, h.tokens, runs[k].n_prompt - 1);
+        if (h.n_computed != runs[k].hit) fail_msg("run %zu: hit %d, expected %d", k, h.n_computed, runs[k].hit);
+        assert_int_equal(h.t.restore >= 0, h.n_computed > 0);
+        while (h.n_computed < runs[k].n_prompt) {
+            const int32_t due = kv_next_snapshot(&c, &h.t, h.n_computed, runs[k].n_prompt), to = due < runs[k].n_prompt ? due : runs[k].n_prompt;
+            assert_true(kv_grow(&c, &h.t, to));
+            compute(&c, &h.t, 1, h.tokens, h.n_computed, to - h.n_computed, &h.state);
+            h.n_computed = to;
+            kv_advance(&c, &h.t, h.tokens, to);
+            keep_state(kv_keep_state(&c, &h.t, to, runs[k].n_prompt), h.state);
+            const kv_table *t = &h.t;
+            assert_true(kv_cache_check(&c, &t, 1));
+        }
+        kv_release(&c, &h.t);
+    }
+    kv_cache_deinit(&c);
+    test_mem_check(m);
+}
+
 /* ---- the scheduler ---- */
 
 typedef struct sim_seq {
@@ -209,6 +283,7 @@ typedef struct sim {
     kv_cache kv;
     sched s;
     int32_t slots[MAX_LIVE];
+    uint64_t state[MAX_LIVE]; /* by slot */
     bool priorities;
     int64_t steps;
     long hits, preemptions, ended, cancelled, worst;
@@ -281,7 +356,7 @@ static void one_step(sim *t) {
         if (q->step_rows == 0) continue;
         assert_true(q->step_rows <= sequence_pending(q));
         if (q->chunk > 0) assert_true(q->step_rows <= q->chunk);
-        compute(&t->kv, &q->kv, x->salt, q->tokens, q->n_computed, q->step_rows);
+        compute(&t->kv, &q->kv, x->salt, q->tokens, q->n_computed, q->step_rows, &t->state[q->slot]);
     }
     assert_int_equal(sum, rows);
     for (sequence *q = t->s.running.first, *next; q != NULL; q = next) {
@@ -289,7 +364,7 @@ static void one_step(sim *t) {
         next = q->next;
         if (q->step_rows == 0) continue;
         if (q->want_logits) q->n_scored = q->n_computed + q->step_rows > q->n_scored ? q->n_computed + q->step_rows : q->n_scored;
-        sched_computed(&t->s, q);
+        keep_state(sched_computed(&t->s, q), t->state[q->slot]);
         if (q->n_computed < q->n_tokens) continue;
         if (q->n_tokens < q->n_prompt + q->max_new) q->tokens[q->n_tokens++] = (int32_t)rnd(3);
         if (q->n_tokens < q->n_prompt + q->max_new) continue;
@@ -304,6 +379,7 @@ static void one_step(sim *t) {
 static void scheduler_against_a_plain_model(void **state) {
     (void)state;
     sim total = {0};
+    n_kept = n_restored = 0;
     rng = 2463534242u;
     for (long done = 0; done < n_events;) {
         sim t = {.m = test_mem(), .priorities = rnd(2) == 0};
@@ -341,9 +417,9 @@ static void scheduler_against_a_plain_model(void **state) {
         kv_cache_deinit(&t.kv);
         test_mem_check(t.m);
     }
-    print_message("scheduler: %ld events, %ld ended, %ld cancelled, %ld preemptions, %ld tokens hit, longest life %ld steps\n", n_events, total.ended, total.cancelled, total.preemptions,
-                  total.hits, total.worst);
-    assert_true(total.ended > 0 && total.cancelled > 0 && total.preemptions > 0 && total.hits > 0);
+    print_message("scheduler: %ld events, %ld ended, %ld cancelled, %ld preemptions, %ld tokens hit, %ld states kept, %ld restored, longest life %ld steps\n", n_events, total.ended, total.cancelled,
+                  total.preemptions, total.hits, n_kept, n_restored, total.worst);
+    assert_true(total.ended > 0 && total.cancelled > 0 && total.preemptions > 0 && total.hits > 0 && n_kept > 0 && n_restored > 0);
 }
 
 int main(int argc, char **argv) {
@@ -351,6 +427,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_against_a_plain_model),
         cmocka_unit_test(a_hit_is_as_long_as_can_be),
+        cmocka_unit_test(a_hit_ends_at_a_snapshot),
         cmocka_unit_test(scheduler_against_a_plain_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

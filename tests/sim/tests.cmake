@@ -5,7 +5,7 @@ set_property(TEST sim_engine PROPERTY LABELS sim)
 add_test(NAME sim_engine_long COMMAND sim_engine 1000000)
 set_tests_properties(sim_engine_long PROPERTIES LABELS soak TIMEOUT 3600)
 
-# Random schedules over every fixture, every bit compared with each prompt alone: at least 2,000 in all.
+# Random schedules over every fixture, every bit compared with each prompt alone: at least 2,000 in all. Mixtures of experts a second time, streamed into as few slots as can be.
 add_executable(random_schedules ${CMAKE_CURRENT_SOURCE_DIR}/model/random_schedules.c)
 target_link_libraries(random_schedules PRIVATE model_support)
 function(headrace_schedules name model expected n)
@@ -13,19 +13,23 @@ function(headrace_schedules name model expected n)
   set_tests_properties(schedules_${name} PROPERTIES LABELS model TIMEOUT 1800)
 endfunction()
 set(schedules 120) # of each of 19
+set(schedules_streamed 40) # of each of 11
 if(HEADRACE_SANITIZE)
   set(schedules 40)
+  set(schedules_streamed 20)
 endif()
 headrace_schedules(llama_gguf ${HEADRACE_TEST_DATA}/llama_fixture_bf16.gguf ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/llama ${schedules})
 file(GLOB fixture_folders ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/*/model.safetensors)
 foreach(file ${fixture_folders})
   get_filename_component(folder ${file} DIRECTORY)
   get_filename_component(name ${folder} NAME)
-  set(hits "")
-  if(name STREQUAL "qwen3_5-moe") # recurrent layers
-    set(hits 7 no-hits)
+  headrace_schedules(${name} ${folder} ${folder} ${schedules})
+  if(EXISTS ${folder}/config.json)
+    file(STRINGS ${folder}/config.json experts REGEX "\"(num_experts_per_tok|top_k_experts)\": *[0-9]")
+    if(experts)
+      headrace_schedules(${name}_streamed ${folder} ${folder} ${schedules_streamed} 11 stream)
+    endif()
   endif()
-  headrace_schedules(${name} ${folder} ${folder} ${schedules} ${hits})
 endforeach()
 # The eviction policy of experts.
 headrace_test(sim_expert_policy sim hr_moe hr_base)

@@ -23,7 +23,7 @@ foreach(name open gguf)
   headrace_test(test_model_${name} unit hr_model test_support hr_vt_cpu hr_vt hr_base)
 endforeach()
 # engine
-foreach(test requests steps threads answers)
+foreach(test requests steps threads answers snapshots)
   headrace_test(test_engine_${test} unit hr_engine hr_vt_cpu hr_vt hr_base)
 endforeach()
 foreach(test plan plan_experts plan_device sample adjust stop)
