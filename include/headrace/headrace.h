@@ -88,6 +88,7 @@ typedef struct headrace_model_info {
     const char *device_type;           /* "cpu" and so on; borrowed */
     int32_t n_devices_passed_over;     /* that device "auto" found and could not take; the log says why */
     uint64_t device_bytes;             /* planned in the device's own memory; 0 where it computes in the host's */
+    int32_t n_embd;                    /* numbers of an embedding; 0: this architecture gives none */
 } headrace_model_info;
 HEADRACE_API headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out);
 
@@ -115,7 +116,8 @@ typedef enum headrace_event_kind {
     HEADRACE_EVENT_LOGITS, /* rows of logits, in order of position; only with want_logits */
     HEADRACE_EVENT_TOKEN,  /* one generated token, with the text that became certain (may be empty) */
     HEADRACE_EVENT_DONE,   /* exactly once for each answer, last; text: what was held back */
-    HEADRACE_EVENT_PROMPT  /* one token of the prompt with its log-probability, in order, before the first token; only with prompt_logprobs */
+    HEADRACE_EVENT_PROMPT, /* one token of the prompt with its log-probability, in order, before the first token; only with prompt_logprobs */
+    HEADRACE_EVENT_EMBEDDING /* once, when the prompt has been computed; only with pooling; not for further answers */
 } headrace_event_kind;
 
 typedef struct headrace_event {
@@ -138,6 +140,8 @@ typedef struct headrace_event {
     int32_t n_top;                 /* likeliest ids there, best first: at most top_logprobs */
     const int32_t *top_ids;
     const float *top_logprobs;
+    const float *embedding;        /* EMBEDDING: [n_embd] */
+    int32_t n_embd;
 } headrace_event;
 /** Pointers in the event are valid during the call. */
 typedef void headrace_callback(const headrace_event *event);
@@ -152,6 +156,9 @@ typedef struct headrace_bias {
  * answer). It must not call the engine, and is not called for a row twice unless the sequence was preempted in between. A NaN ends the answer with an error.
  */
 typedef void headrace_logits_hook(void *user, headrace_id id, int32_t index, const int32_t *tokens, int32_t n_tokens, float *logits, int32_t n_vocab);
+
+/** Which hidden state an embedding is: of the prompt's last token, behind the final norm and before the head. */
+typedef enum headrace_pooling { HEADRACE_POOLING_NONE, HEADRACE_POOLING_LAST } headrace_pooling;
 
 typedef struct headrace_request {
     uint32_t size;
@@ -194,6 +201,8 @@ typedef struct headrace_request {
     int32_t top_logprobs;          /* with either: likeliest ids to list, at most 64 */
     const char *cache_salt;        /* pages are shared only between requests with the same text here (a tenant); NULL is "" */
     headrace_logits_hook *logits_hook;
+    headrace_pooling pooling;      /* EMBEDDING event for the prompt; with max_tokens 0 that is all that is computed. HEADRACE_UNSUPPORTED where the architecture has a head of its own */
+    bool normalize;                /* embeddings of length 1 */
 } headrace_request;
 #define HEADRACE_REQUEST_INIT {.size = sizeof(headrace_request)}
 

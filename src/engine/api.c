@@ -112,7 +112,7 @@ headrace_status headrace_run(headrace_engine *e, headrace_error *herr) {
     return api_error(herr, rc, &err);
 }
 
-/* What the caller's version of the struct has of it. */
+/* These write what the caller's version of the struct has. */
 headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
     const uint32_t size = out->size;
     if (size < offsetof(headrace_stats, kv_pages_cached) || size > sizeof *out) return HEADRACE_INVALID;
@@ -152,6 +152,7 @@ headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model
         .device_type = vt_device_type_name(vt_device_get_id(e->device).type),
         .n_devices_passed_over = e->n_passed_over,
         .device_bytes = p->device_total_bytes,
+        .n_embd = model_gives_hidden(e->model) ? (int32_t)e->model->hp.n_embd : 0,
     };
     memcpy(out, &info, size);
     return HEADRACE_OK;

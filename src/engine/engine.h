@@ -61,6 +61,7 @@ struct headrace_engine {
 
     /* buffers of the step, sized by the plan */
     int32_t *ids, *pos, *pages[STEP_MAX_GROUPS], *head_rows;
+    float *embedding; /* [n_embd] */
     step_segment *segments;
     sequence **seg_seq;
 
@@ -109,6 +110,8 @@ void engine_finish_all(headrace_engine *e);
 void event_logits(const headrace_engine *e, sequence *s, const float *logits, int32_t n_rows, int32_t first_pos);
 /** The token of the prompt at `pos`; row: logits of the position before, NULL for the first. */
 void event_prompt(headrace_engine *e, sequence *s, int32_t pos, const float *row);
+/** hidden [n_embd]: of the prompt's last token. */
+void event_embedding(headrace_engine *e, sequence *s, const float *hidden);
 /** The newest token. row: its logits as the model gave them, for log-probabilities. May finish the sequence: a stop string, or no memory for the text. */
 void event_token(headrace_engine *e, sequence *s, const float *row);
 void event_done(headrace_engine *e, sequence *s);

@@ -172,7 +172,7 @@ static void plan_rest(headrace_engine *e) {
         p->device_bytes[MEM_MODEL] = ropes;
     }
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
-    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + tables +
+    p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + (size_t)mo->hp.n_embd * sizeof(float) + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
     p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
@@ -329,6 +329,7 @@ static status allocate_step(headrace_engine *e, error *err) {
     TRY(engine_array(e, rows, sizeof *e->ids, "the step's ids", &e->ids, err));
     TRY(engine_array(e, rows, sizeof *e->pos, "the step's positions", &e->pos, err));
     TRY(engine_array(e, rows, sizeof *e->head_rows, "the step's logits rows", &e->head_rows, err));
+    TRY(engine_array(e, (size_t)e->model->hp.n_embd, sizeof *e->embedding, "an embedding", &e->embedding, err));
     for (int32_t g = 0; g < e->model->n_groups; g++) {
         TRY(engine_array(e, seqs * (size_t)p->max_pages_per_seq, sizeof(int32_t), "the step's page tables", &e->pages[g], err));
     }
@@ -428,7 +429,7 @@ void headrace_free(headrace_engine *e) {
     vt_buffer_free(&e->snapshot_buf);
     kv_cache_deinit(&e->kv);
     sampler_deinit(&e->sampler);
-    void *const arrays[] = {e->ids, e->pos, e->head_rows, e->segments, e->seg_seq, e->free_slots, e->live};
+    void *const arrays[] = {e->ids, e->pos, e->head_rows, e->embedding, e->segments, e->seg_seq, e->free_slots, e->live};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(m, arrays[i]);
     model_close(e->model);
     engine_experts_close(e);

@@ -42,7 +42,8 @@ status engine_snapshot_restore(headrace_engine *e, sequence *s, error *err) {
 
 status engine_snapshot_keep(headrace_engine *e, sequence *s, int32_t snapshot, error *err) {
     if (snapshot < 0) return STATUS_OK;
-    const status rc = model_state_keep(e->model, s->slot, address(e, snapshot), err);
+    status rc = model_state_keep(e->model, s->slot, address(e, snapshot), err);
+    if (rc == STATUS_OK) rc = vt_queue_sync(e->queue); /* what has a name is there */
     if (rc != STATUS_OK) kv_forget_snapshot(&e->kv, snapshot);
     return rc;
 }

@@ -223,6 +223,35 @@ static status run_heads(headrace_engine *e, const step *st, error *err) {
     return STATUS_OK;
 }
 
+static bool wants_embedding(const sequence *s) { return s->pooling != HEADRACE_POOLING_NONE && s->finish == HEADRACE_FINISH_NONE && s->n_computed >= s->n_prompt; }
+
+/* For the sequences whose prompt ended in this step, a batch of rows at a time. */
+static status run_embeddings(headrace_engine *e, const step *st, error *err) {
+    for (int32_t i = 0; i < st->n_segments;) {
+        int32_t n = 0;
+        const int32_t first = i;
+        for (; i < st->n_segments && n < e->plan.max_head_rows; i++) {
+            const sequence *s = e->seg_seq[i];
+            if (wants_embedding(s)) e->head_rows[n++] = s->step_first + s->step_rows - 1 - (s->n_computed - s->n_prompt);
+        }
+        if (n == 0) break;
+        const float *hidden;
+        mem_guard_begin(e->m);
+        status rc = model_hidden(e->model, e->head_rows, n, &hidden, err);
+        mem_guard_end(e->m);
+        if (rc == STATUS_OK) rc = check_source(e, err);
+        TRY(rc);
+        for (int32_t k = first; k < i; k++) {
+            sequence *s = e->seg_seq[k];
+            if (!wants_embedding(s)) continue;
+            s->pooling = HEADRACE_POOLING_NONE;
+            event_embedding(e, s, hidden);
+            hidden += e->model->hp.n_embd;
+        }
+    }
+    return STATUS_OK;
+}
+
 static void run_step(headrace_engine *e) {
     error err = {0};
     step st;
@@ -235,6 +264,7 @@ static void run_step(headrace_engine *e) {
         mem_guard_begin(e->m);
         for (int32_t i = 0; i < st.n_segments && rc == STATUS_OK; i++) rc = engine_snapshot_keep(e, e->seg_seq[i], sched_computed(&e->sched, e->seg_seq[i]), &err);
         mem_guard_end(e->m);
+        if (rc == STATUS_OK) rc = run_embeddings(e, &st, &err);
         if (rc == STATUS_OK) rc = run_heads(e, &st, &err);
     }
     if (e->threads != NULL) pool_step_end(e->threads);

@@ -74,6 +74,22 @@ void event_prompt(headrace_engine *e, sequence *s, int32_t pos, const float *row
     s->callback(&ev);
 }
 
+void event_embedding(headrace_engine *e, sequence *s, const float *hidden) {
+    headrace_event ev = event_of(e, s, HEADRACE_EVENT_EMBEDDING);
+    const int32_t n = ev.n_embd = (int32_t)e->model->hp.n_embd;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double)hidden[i] * (double)hidden[i];
+    if (!isfinite(sum)) {
+        s->finish = HEADRACE_FINISH_ERROR;
+        error_note(&s->failure, STATUS_FAILED, "engine: the hidden state at position %d is not finite", s->n_prompt - 1);
+        return;
+    }
+    const double scale = s->normalize && sum > 0 ? 1 / sqrt(sum) : 1;
+    for (int32_t i = 0; i < n; i++) e->embedding[i] = (float)((double)hidden[i] * scale);
+    ev.embedding = e->embedding;
+    s->callback(&ev);
+}
+
 void event_token(headrace_engine *e, sequence *s, const float *row) {
     headrace_event ev = event_of(e, s, HEADRACE_EVENT_TOKEN);
     const int32_t token = s->tokens[s->n_tokens - 1];

@@ -71,6 +71,11 @@ static status check_params(const headrace_engine *e, const headrace_request *r, 
     TRY(check_range("n", r->n, 0, MAX_ANSWERS, err));
     TRY(check_range("priority", r->priority, -SCHED_MAX_PRIORITY, SCHED_MAX_PRIORITY, err));
     TRY(check_range("top_logprobs", r->top_logprobs, 0, SAMPLE_MAX_TOP, err));
+    TRY(check_range("pooling", (int64_t)r->pooling, HEADRACE_POOLING_NONE, HEADRACE_POOLING_LAST, err));
+    if (r->pooling != HEADRACE_POOLING_NONE && !model_gives_hidden(e->model)) {
+        return error_set(err, STATUS_UNSUPPORTED, "request: embeddings: %s has a head of its own, and what it takes is not said (src/model/arch/%s.c)", e->model->arch->name, e->model->arch->name);
+    }
+    if (r->normalize && r->pooling == HEADRACE_POOLING_NONE) return error_set(err, STATUS_INVALID, "request: normalize needs pooling");
     if (r->min_tokens > r->max_tokens) return error_set(err, STATUS_INVALID, "request: min_tokens %d exceeds max_tokens %d", r->min_tokens, r->max_tokens);
     if (r->top_logprobs > 0 && !r->want_logprobs && !r->prompt_logprobs) {
         return error_set(err, STATUS_INVALID, "request: top_logprobs needs want_logprobs or prompt_logprobs");

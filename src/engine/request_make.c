@@ -184,6 +184,8 @@ static void set_params(const draft *d, sequence *s, int32_t index) {
     s->want_logprobs = r->want_logprobs;
     s->prompt_logprobs = r->prompt_logprobs && index == 0;
     s->top_logprobs = r->top_logprobs;
+    s->pooling = index == 0 ? r->pooling : HEADRACE_POOLING_NONE;
+    s->normalize = r->normalize;
     s->no_prefix = r->no_prefix_cache;
     s->logits_hook = r->logits_hook;
     s->priority = r->priority;

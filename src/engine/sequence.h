@@ -54,6 +54,8 @@ struct sequence {
     int32_t n_stop_ids;
     bool ignore_end, want_logits, want_logprobs, prompt_logprobs, no_prefix;
     int32_t top_logprobs;
+    headrace_pooling pooling;      /* NONE as soon as the embedding was delivered */
+    bool normalize;
     headrace_logits_hook *logits_hook;
     detokenizer detok;
     stop_filter stop;

@@ -143,6 +143,10 @@ NODISCARD status model_state_restore(model *mo, int32_t seq_slot, const void *ke
 NODISCARD status model_forward(model *mo, const step *s, error *err);
 /** Logits of n (<= max_head_rows) rows of the last step: *logits is host memory [n, vocab], valid until the next call on this model. */
 NODISCARD status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err);
+/** Whether the head is the plain one (block_head), so that what it multiplies is a hidden state worth having. */
+bool model_gives_hidden(const model *mo);
+/** As model_head: the residual stream behind the final norm, [n, embd]. */
+NODISCARD status model_hidden(model *mo, const int32_t *rows, int32_t n, const float **hidden, error *err);
 
 /* For architectures: */
 /** The weight of a slot (layer -1: once per model); n_dims 0 when absent. */

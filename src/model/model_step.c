@@ -64,6 +64,14 @@ static status run_head(block_ctx *c, const vt_tensor *rows, vt_tensor *logits) {
     return mo->arch->head(c, x, *logits);
 }
 
+/* The rows as block_head sees them behind the final norm. */
+static status run_hidden(block_ctx *c, const vt_tensor *rows, vt_tensor *x) {
+    TRY(ws_take(c, VT_F32, rows->dim[0], c->m->hp.n_embd, x));
+    TRY(vt_gather_rows(c->q, x, &c->m->x, rows, c->err));
+    c->n_rows = (int32_t)rows->dim[0];
+    return block_norm(c, *x, *x, W_FINAL_NORM, -1);
+}
+
 /* ---- plan ---- */
 
 /*
@@ -367,7 +375,10 @@ status model_forward(model *mo, const step *s, error *err) {
     return rc == STATUS_OK ? rc : give_up(mo, error_set(err, rc, "model: the device failed in a step (%s)", status_name(rc)));
 }
 
-static status head_logits(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
+typedef status row_part(block_ctx *c, const vt_tensor *rows, vt_tensor *out);
+
+/* Rows of the last step through the head, or a part of it, to the host. */
+static status part_of_rows(model *mo, row_part *part, const int32_t *rows, int32_t n, const float **values, error *err) {
     block_ctx c;
     vt_tensor out;
     const vt_tensor ids = vt_tensor_slice(mo->head_rows, 0, 0, n);
@@ -375,20 +386,27 @@ static status head_logits(model *mo, const int32_t *rows, int32_t n, const float
     status rc = vt_copy(mo->queue, ids.data, image(mo, &mo->head_rows), (size_t)n * sizeof *rows);
     if (rc != STATUS_OK) return error_set(err, rc, "model: copying the rows of the head to the device failed");
     make_ctx(mo, mo->queue, n, 1, 1, err, &c);
-    TRY(run_head(&c, &ids, &out));
-    *logits = out.data;
+    TRY(part(&c, &ids, &out));
+    *values = out.data;
     if (mo->host_logits.data != NULL) {
-        *logits = mo->host_logits.data;
-        rc = vt_copy(mo->queue, mo->host_logits.data, out.data, (size_t)n * (size_t)mo->hp.n_vocab * sizeof(float));
+        if (out.dim[1] > mo->hp.n_vocab) return error_set(err, STATUS_UNSUPPORTED, "model: rows of %lld and room for %lld on the host", (long long)out.dim[1], (long long)mo->hp.n_vocab);
+        *values = mo->host_logits.data;
+        rc = vt_copy(mo->queue, mo->host_logits.data, out.data, (size_t)(n * out.dim[1]) * sizeof(float));
     }
     if (rc == STATUS_OK) rc = vt_queue_sync(mo->queue);
-    return rc == STATUS_OK ? rc : error_set(err, rc, "model: reading logits from the device failed (%s)", status_name(rc));
+    return rc == STATUS_OK ? rc : error_set(err, rc, "model: reading rows from the device failed (%s)", status_name(rc));
 }
 
-status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
-    if (n < 1 || n > mo->opt.max_head_rows) return error_set(err, STATUS_BUG, "model: %d logits rows exceed the plan of %d", n, mo->opt.max_head_rows);
+static status run_rows(model *mo, row_part *part, const int32_t *rows, int32_t n, const float **values, error *err) {
+    if (n < 1 || n > mo->opt.max_head_rows) return error_set(err, STATUS_BUG, "model: %d rows exceed the plan of %d", n, mo->opt.max_head_rows);
     const size_t mark = mo->ws_used;
-    const status rc = head_logits(mo, rows, n, logits, err);
+    const status rc = part_of_rows(mo, part, rows, n, values, err);
     mo->ws_used = mark;
     return rc == STATUS_OK ? rc : give_up(mo, rc);
 }
+
+status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) { return run_rows(mo, run_head, rows, n, logits, err); }
+
+bool model_gives_hidden(const model *mo) { return mo->arch->head == block_head; }
+
+status model_hidden(model *mo, const int32_t *rows, int32_t n, const float **hidden, error *err) { return run_rows(mo, run_hidden, rows, n, hidden, err); }

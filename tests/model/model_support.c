@@ -46,7 +46,8 @@ static void on_event(const headrace_event *ev) {
         }
         r->tokens[r->n_tokens++] = ev->token;
         break;
-    case HEADRACE_EVENT_PROMPT: break;
+    case HEADRACE_EVENT_PROMPT:
+    case HEADRACE_EVENT_EMBEDDING: break;
     case HEADRACE_EVENT_DONE:
         r->finish = ev->finish;
         r->status = ev->status;

@@ -10,6 +10,9 @@ target_link_libraries(check_fixture PRIVATE model_support)
 add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c) # the model layer alone, layer by layer
 target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
 
+add_executable(check_embedding ${CMAKE_CURRENT_SOURCE_DIR}/model/check_embedding.c)
+target_link_libraries(check_embedding PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
+
 # headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published|wrapped])
 function(headrace_fixture name model expected tolerance)
   add_test(NAME fixture_${name} COMMAND check_fixture ${model} ${expected} ${tolerance} ${ARGN})
@@ -21,7 +24,8 @@ function(headrace_fixture_folder name tolerance)
   headrace_fixture(${name} ${fixtures}/${name} ${fixtures}/${name} ${tolerance})
   headrace_fixture(${name}_published ${fixtures}/${name} ${fixtures}/${name} ${tolerance} published)
   add_test(NAME hidden_${name} COMMAND check_hidden ${fixtures}/${name} ${tolerance})
-  set_tests_properties(hidden_${name} PROPERTIES LABELS model TIMEOUT 900)
+  add_test(NAME embedding_${name} COMMAND check_embedding ${fixtures}/${name} ${tolerance})
+  set_tests_properties(hidden_${name} embedding_${name} PROPERTIES LABELS model TIMEOUT 900)
 endfunction()
 
 set(fixtures ${CMAKE_CURRENT_SOURCE_DIR}/fixtures)
