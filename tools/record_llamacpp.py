@@ -11,6 +11,8 @@ Python's standard library.
   record_llamacpp.py greedy     --bin DIR --model FILE --out tests/data/smollm2_q4_1_greedy.json
   record_llamacpp.py perplexity --bin DIR --model FILE --text tests/data/perplexity_text.txt \\
                                 --out tests/data/smollm2_q4_1_perplexity.json
+  record_llamacpp.py forced     --bin DIR --model FILE --prompts tests/fixtures/NAME/expected.json \\
+                                --out tests/data/NAME_llamacpp.json
   record_llamacpp.py tokenize   --bin DIR --model FILE --text FILE
 
 With --check instead of --out the values are recorded again and compared with
@@ -253,16 +255,18 @@ def record_prompt(server, name, text, eog, n_steps):
     }
 
 
-def force(server, prompt):
+def force(server, prompt, taken=None):
     """The top tokens at each step when the recorded ids are fed in place of chosen ones. The
-    server keeps the KV of what it has seen, so that each request computes one token."""
+    server keeps the KV of what it has seen, so that each request computes one token. The
+    server keeps back a step that ends the generation or a character's first bytes; with `taken`, an
+    id of plain text, it takes that one at each step, which the reported logits do not know of."""
     tops = []
     for i in range(len(prompt["ids"])):
         answer = server.call("POST", "/completion", {
             "prompt": prompt["prompt_ids"] + prompt["ids"][:i], "n_predict": 1,
             "temperature": 0.0, "top_k": 1, "samplers": ["top_k"], "seed": 1, "n_probs": N_TOP,
             "post_sampling_probs": False, "return_tokens": True, "cache_prompt": True,
-            "stream": False})
+            "logit_bias": [] if taken is None else [[taken, 1000]], "stream": False})
         tops.append([(t["id"], t["logprob"])
                      for t in answer["completion_probabilities"][0]["top_logprobs"]])
     return tops
@@ -382,6 +386,38 @@ def record_greedy(args):
     }
 
 
+def record_forced(args):
+    """A fixture's prompts and greedy ids, fed; neither activations (of an F32 file) nor KV are rounded."""
+    with open(args.prompts, encoding="utf-8") as f:
+        fixture = json.load(f)["prompts"]
+    prompts = []
+    with Server(args.bin, args.model, args.threads, ctx=512, attention=("off", "f32"), more=args.more) as server:
+        plain = server.tokenize("a", add_special=False)[-1]
+        for p in fixture:
+            tops = force(server, {"prompt_ids": p["ids"], "ids": p["greedy"]}, plain)
+            prompts.append({
+                "prompt_ids": p["ids"], "ids": p["greedy"],
+                "argmax": [top[0][0] for top in tops],
+                "second": [top[1][0] for top in tops],
+                "margin": [round(top[0][1] - top[1][1], 5) for top in tops]})
+        source = provenance(args, "llama-server", server.shown, {
+            "requests": "POST /completion: prompt as ids, n_predict 1, temperature 0, top_k 1, "
+                        f"n_probs {N_TOP}, post_sampling_probs false, logit_bias on one id of plain text "
+                        "(whose step is reported whatever it is); one at a time",
+            "prompts_file": "/".join(os.path.normpath(args.prompts).split(os.sep)[-2:]),
+            "kv_dtype": "f32", "threads": args.threads,
+        })
+    return {
+        "provenance": source,
+        "meaning": {
+            "argmax, second, margin": "of the logits after prompt_ids + ids[:i]: the likeliest "
+                                      "token, the next, and by how much; -fa off and F32 KV",
+            "ids": "the greedy ids of the fixture's own reference, fed whatever argmax is",
+        },
+        "prompts": prompts,
+    }
+
+
 def run_perplexity(args, model, attention):
     """The command, what it printed, the running perplexities, the final one and its error."""
     command = [binary(args.bin, "llama-perplexity"), "-m", model, "-f", args.text,
@@ -476,11 +512,15 @@ def main():
                                      epilog="\n".join(__doc__.split("\n")[8:]),
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("greedy", "perplexity", "tokenize"):
+    for name in ("greedy", "perplexity", "forced", "tokenize"):
         action = actions.add_parser(name)
         action.add_argument("--bin", required=True, help="folder of the llama.cpp binaries")
         action.add_argument("--model", required=True, help="GGUF file")
-        if name != "greedy":
+        if name == "forced":
+            action.add_argument("--prompts", required=True, help="a fixture's expected.json")
+            action.add_argument("--more", type=str.split, default=[],
+                                help="for llama-server, as in --more='--yarn-beta-slow 1.03'")
+        elif name != "greedy":
             action.add_argument("--text", required=True, help="text file")
         if name == "tokenize":
             action.add_argument("--no-special", action="store_true")
@@ -501,8 +541,8 @@ def main():
                 print(json.dumps(tokenize_with_tool(args.bin, args.model, f.read(),
                                                     not args.no_special)))
             return 0
-        return finish(args, record_greedy(args) if args.action == "greedy"
-                      else record_perplexity(args))
+        record = {"greedy": record_greedy, "perplexity": record_perplexity, "forced": record_forced}
+        return finish(args, record[args.action](args))
     except (RecordError, OSError, subprocess.TimeoutExpired) as error:
         print(f"record_llamacpp.py: {error}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@
 #include "load/source.h"
 
 enum { WEIGHT_PER_LAYER = 1, WEIGHT_OPTIONAL = 2, WEIGHT_ELEMENT_TYPES = 4 /* F32, F16, BF16 only (norms, biases) */, WEIGHT_TABLE = 8 /* a row of it is looked up, the others are not read */,
+       WEIGHT_WIDENED = 32 /* used in parts that no blocks or scales follow: quantised, it is widened to F32 at load */,
        WEIGHT_EXPERTS = 16 /* the first symbol of the shape counts experts: a name with "{e}" is one tensor per expert, another is stacked */ };
 
 typedef enum weight_transform {

@@ -37,9 +37,14 @@ typedef struct hparams {
     int64_t bos_id, eos_id;                 /* -1 = none */
     int64_t n_experts, n_experts_used, n_ff_exp; /* mixture of experts; n_ff_exp 0 in the file: n_ff */
     int64_t n_shared_experts, n_expert_groups, n_top_groups, n_dense_layers; /* n_dense_layers: the first ones have no experts */
+    int64_t gating;                         /* GATING_*: how a GGUF says the router weighs; 0: not said */
+    int64_t n_predict_layers;               /* layers that a GGUF counts and that only predict further tokens */
     double router_scaling;                  /* 0: 1 */
     int64_t router_norm;                    /* 1: the chosen weights are divided by their sum; -1: not said */
 } hparams;
+
+/** How a GGUF spells what a router does (hparams.gating). */
+enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2, GATING_SOFTMAX_SELECTED = 3 };
 
 typedef enum hparam_type { HPARAM_COUNT, HPARAM_NUMBER, HPARAM_TEXT, HPARAM_FLAG } hparam_type; /* int64_t, double, const char *, int64_t 0/1 */
 enum { HPARAM_REQUIRED = 1, HPARAM_FIRST = 2 /* of an array (eos_token_id) take the first; otherwise all elements must be equal */ };

@@ -25,6 +25,7 @@ typedef struct arch {
     const weight_row *weights;
     size_t n_weights;
     int n_slots;                   /* W_COMMON_COUNT, or more with private slots */
+    bool needs_experts;            /* not without them; of two architectures with one name in a GGUF this one is meant where the file counts experts */
     bool dense_beside_experts;     /* layers with experts have a dense MLP too */
     const char *const *ignore;     /* tensors that may be there and are not used */
 

@@ -38,11 +38,33 @@ static status write_latent(block_ctx *c, block_act *x, int layer, const block_ml
     return STATUS_OK;
 }
 
-/* Head h of kv_b: rows of W_uk [nope, latent] or of W_uv [value, latent]. */
-static vt_tensor up_projection(const block_ctx *c, int layer, const block_mla_params *p, int64_t h, bool value) {
-    const vt_tensor *w = model_weight(c->m, p->kv_b, layer);
-    const int64_t first = h * (p->nope + p->value);
-    return value ? vt_tensor_slice(*w, 0, first + p->nope, p->value) : vt_tensor_slice(*w, 0, first, p->nope);
+/* Head h of a stack of matrices. */
+static vt_tensor head_of(const vt_tensor *stack, int64_t h) {
+    const vt_tensor one = vt_tensor_slice(*stack, 0, h, 1);
+    vt_tensor m = vt_tensor_2d(one.data, one.dtype, one.device, one.dim[1], one.dim[2]);
+    m.stride[0] = one.stride[1];
+    m.stride[1] = one.stride[2];
+    return m;
+}
+
+/* to = x . W_uk of head h: [nope, latent] in kv_b, [latent, nope] in k_b. */
+static status into_latent(block_ctx *c, vt_tensor to, vt_tensor x, int layer, const block_mla_params *p, int64_t h) {
+    const vt_tensor *whole = model_weight(c->m, p->kv_b, layer);
+    if (whole->n_dims == 0) {
+        const vt_tensor up = head_of(model_weight(c->m, p->k_b, layer), h);
+        block_act a = block_act_of(x);
+        return block_linear(c, to, &a, &up, NULL);
+    }
+    const vt_tensor up = vt_tensor_slice(*whole, 0, h * (p->nope + p->value), p->nope);
+    return vt_matmul_kn(c->q, &to, &x, &up, c->err);
+}
+
+/* to = x . W_uv^T of head h: [value, latent] in either. */
+static status out_of_latent(block_ctx *c, vt_tensor to, vt_tensor x, int layer, const block_mla_params *p, int64_t h) {
+    const vt_tensor *whole = model_weight(c->m, p->kv_b, layer);
+    const vt_tensor up = whole->n_dims == 0 ? head_of(model_weight(c->m, p->v_b, layer), h) : vt_tensor_slice(*whole, 0, h * (p->nope + p->value) + p->nope, p->value);
+    block_act a = block_act_of(x);
+    return block_linear(c, to, &a, &up, NULL);
 }
 
 /* Every head of q into the latent space, beside its rotated part. */
@@ -51,8 +73,9 @@ static status absorb(block_ctx *c, vt_tensor into, vt_tensor q, int layer, const
     for (int64_t h = 0; h < n_heads; h++) {
         const vt_tensor plain = vt_tensor_slice(q, 1, h * head, p->nope), rotated = vt_tensor_slice(q, 1, h * head + p->nope, p->rope);
         const vt_tensor to = vt_tensor_slice(into, 1, h * width, p->kv_lora), beside = vt_tensor_slice(into, 1, h * width + p->kv_lora, p->rope);
-        const vt_tensor up = up_projection(c, layer, p, h, false);
-        TRY(vt_matmul_kn(c->q, &to, &plain, &up, c->err));
+        const size_t mark = ws_mark(c);
+        TRY(into_latent(c, to, plain, layer, p, h));
+        ws_release(c, mark);
         TRY(vt_mul_scalar(c->q, &beside, &rotated, 1.0f, c->err));
     }
     return STATUS_OK;
@@ -80,8 +103,9 @@ status block_mla(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bloc
 
     for (int64_t h = 0; h < n_heads; h++) {
         const vt_tensor latent = vt_tensor_slice(got, 1, h * width, p->kv_lora), to = vt_tensor_slice(values, 1, h * p->value, p->value);
-        const vt_tensor up = up_projection(c, layer, p, h, true);
-        TRY(vt_matmul_bt(c->q, &to, &latent, &up, c->err));
+        const size_t inner = ws_mark(c);
+        TRY(out_of_latent(c, to, latent, layer, p, h));
+        ws_release(c, inner);
     }
     block_act b = block_act_of(values);
     TRY(block_linear(c, out, &b, model_weight(m, W_O, layer), NULL));

@@ -10,7 +10,7 @@
 
 /** Slots and sizes of an architecture that uses it. q_lora 0: q comes from W_Q directly. */
 typedef struct block_mla_params {
-    int q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b; /* weight slots */
+    int q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b, k_b, v_b; /* weight slots; kv_b, or k_b and v_b, which have a matrix per head */
     int64_t q_lora, kv_lora, nope, rope, value;    /* sizes; a head of q is nope + rope, of kv_b nope + value */
 } block_mla_params;
 

@@ -62,6 +62,8 @@ typedef struct model_moe {
     int32_t next_used, n_used;
 } model_moe;
 
+/** What the hyper-parameters say of experts makes sense; a line for each thing that does not. */
+void model_moe_check(const model *mo, textbuf *report);
 /** After binding: the bank over every layer whose expert slots are bound. No layer: any = false. */
 NODISCARD status model_moe_open(model *mo, error *err);
 /** Host scratch for max_rows. */

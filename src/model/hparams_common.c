@@ -57,6 +57,8 @@ const hparam_row model_common_hparams[] = {
     HPARAM(n_expert_groups, HPARAM_COUNT, "n_group", "expert_group_count", 1, 65536, NAN, 0),
     HPARAM(n_top_groups, HPARAM_COUNT, "topk_group", "expert_group_used_count", 1, 65536, NAN, 0),
     HPARAM(n_dense_layers, HPARAM_COUNT, "first_k_dense_replace", "leading_dense_block_count", 0, HPARAM_MAX_LAYERS, NAN, 0),
+    HPARAM(gating, HPARAM_COUNT, NULL, "expert_gating_func", 0, 255, NAN, 0),
+    HPARAM(n_predict_layers, HPARAM_COUNT, NULL, "nextn_predict_layers", 0, HPARAM_MAX_LAYERS, NAN, 0),
     HPARAM(router_scaling, HPARAM_NUMBER, "routed_scaling_factor", "expert_weights_scale", 0, 1e6, NAN, 0),
     HPARAM(router_norm, HPARAM_FLAG, "norm_topk_prob", "expert_weights_norm", 0, 1, NAN, 0),
 };

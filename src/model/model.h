@@ -173,6 +173,12 @@ NODISCARD status model_add_rope(model *mo, const rope_hparams *h, int64_t n_dims
 NODISCARD status model_ignore(model *mo, const char *pattern, int layer, error *err);
 /** The activation, where the file names one, is among `known` ("silu|swish"). */
 NODISCARD status model_require_activation(const model *mo, const char *known, error *err);
+/** What a GGUF says of how the router weighs is what the architecture does (hparams.gating; 0 goes with anything). */
+NODISCARD status model_require_gating(const model *mo, int64_t known, error *err);
+/** The factor of the chosen experts' weights; 1 where the file gives none. */
+float model_router_scaling(const model *mo);
+/** The chosen experts' weights are divided by their sum; `otherwise` where the file does not say. */
+bool model_router_norm(const model *mo, bool otherwise);
 /** For prepare: a weight that is one number; `otherwise` when absent. */
 NODISCARD status model_read_value(const model *mo, int slot, int layer, float otherwise, float *out, error *err);
 /** Hyper-parameters that most families share. */

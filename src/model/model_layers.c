@@ -50,6 +50,16 @@ status model_require_activation(const model *mo, const char *known, error *err) 
     return error_set(err, STATUS_UNSUPPORTED, "model: activation \"%.40s\" is not implemented for %s (known: %s)", name, mo->arch->name, known);
 }
 
+status model_require_gating(const model *mo, int64_t known, error *err) {
+    const int64_t found = mo->hp.gating;
+    if (found == 0 || found == known) return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED, "model: %s.expert_gating_func %lld is not implemented for %s (known: %lld)", mo->prefix, (long long)found, mo->arch->name, (long long)known);
+}
+
+float model_router_scaling(const model *mo) { return mo->hp.router_scaling > 0 ? (float)mo->hp.router_scaling : 1.0f; }
+
+bool model_router_norm(const model *mo, bool otherwise) { return mo->hp.router_norm < 0 ? otherwise : mo->hp.router_norm == 1; }
+
 /* ---- windows ---- */
 
 static status layer_types(const model *mo, const meta_value *list, bool *is_window, error *err) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From bound expert slots to the bank, and the host scratch of routing. */
+#include <string.h>
+
 #include "base/checked.h"
 #include "model/block_moe.h"
 
@@ -30,9 +32,10 @@ static status add_part(collector *k, vt_tensor view, const bound_weight *first, 
     if (!vt_tensor_bytes(&view, &bytes)) return error_set(k->err, STATUS_BUG, "model: a part of layer %d's experts has no size", k->layer);
     for (int e = 0; e < k->n_experts; e++) {
         const bound_weight *b = binding_get_expert(k->mo->binding, slot, k->layer, e);
-        const tensor_info *t = scale ? b->scale : b->info;
-        if (t == NULL || (!scale && b->view.dtype != first->view.dtype) || (scale && b->scale_view.dtype != first->scale_view.dtype)) {
-            return error_set(k->err, STATUS_UNSUPPORTED, "model: expert %d of layer %d has another form than expert 0 (%s)", e, k->layer, first->info->name);
+        const tensor_info *t = scale ? b->scale : b->info, *like = scale ? first->scale : first->info;
+        if (t == NULL || t->dtype != like->dtype || t->n_bytes != like->n_bytes || b->block_n != first->block_n || b->block_k != first->block_k) {
+            return error_set(k->err, STATUS_UNSUPPORTED, "model: %s: found %s in %llu bytes; the experts of a layer have one form, and %s has %s in %llu bytes", t != NULL ? t->name : b->info->name,
+                             t != NULL ? t->type_name : "no scales", t != NULL ? (unsigned long long)t->n_bytes : 0, like->name, like->type_name, (unsigned long long)like->n_bytes);
         }
         k->spans[(size_t)e * EXPERT_MAX_PARTS + (size_t)k->n_parts] = (expert_span){.tensor = t, .off = first->stacked ? (uint64_t)e * bytes : 0};
     }
@@ -52,6 +55,48 @@ static status collect(collector *k, int slot, int *part, int *scale_part, vt_sca
     return add_part(k, one_expert(b->scale_view, b->stacked), b, slot, true, scale_part);
 }
 
+/* The names that a slot's rows give, for this layer and expert 0. */
+static void add_names(const collector *k, int slot, textbuf *out) {
+    const arch *a = k->mo->arch;
+    bool first = true;
+    for (size_t i = 0; i < a->n_weights; i++) {
+        const char *names = source_container(k->mo->src) == META_HF ? a->weights[i].hf : a->weights[i].gguf;
+        if (a->weights[i].slot != slot || names == NULL) continue;
+        if (!first) textbuf_adds(out, " or ");
+        first = false;
+        for (const char *p = names; *p != '\0'; p++) {
+            if (strncmp(p, "{l}", 3) == 0)
+                textbuf_addf(out, "%d", k->layer), p += 2;
+            else if (strncmp(p, "{e}", 3) == 0)
+                textbuf_adds(out, "0"), p += 2;
+            else if (*p == '|')
+                textbuf_adds(out, " or ");
+            else
+                textbuf_add(out, p, 1);
+        }
+    }
+}
+
+static status refuse_parts(const collector *k, const moe_parts *mp) {
+    textbuf names;
+    textbuf_init(&names, k->mo->m, MEM_MODEL);
+    const bool twice = mp->gate_up >= 0 && (mp->gate >= 0 || mp->up >= 0);
+    if (twice || mp->down < 0) {
+        add_names(k, twice ? W_EXP_GATE_UP : W_EXP_DOWN, &names);
+    } else {
+        add_names(k, mp->gate < 0 ? W_EXP_GATE : W_EXP_UP, &names);
+        if (mp->gate < 0 && mp->up < 0) {
+            textbuf_adds(&names, " (or ");
+            add_names(k, W_EXP_GATE_UP, &names);
+            textbuf_adds(&names, ")");
+        }
+    }
+    const status rc = error_set(k->err, STATUS_FORMAT, twice ? "model: %s: the experts of layer %d have this and gate and up apart too, in %s" : "model: %s: missing, for the experts of layer %d, in %s",
+                                textbuf_text(&names), k->layer, source_path(k->mo->src));
+    textbuf_deinit(&names);
+    return rc;
+}
+
 static bool is_transposed(weight_transform t) { return t == WEIGHT_TRANSPOSED || t == WEIGHT_TRANSPOSED_INTERLEAVED; }
 
 static status collect_layer(collector *k, moe_parts *mp) {
@@ -69,10 +114,8 @@ static status collect_layer(collector *k, moe_parts *mp) {
     mp->interleaved = gu == WEIGHT_INTERLEAVED || gu == WEIGHT_TRANSPOSED_INTERLEAVED;
     mp->gate_up_transposed = is_transposed(gu);
     mp->down_transposed = is_transposed(binding_get(mo->binding, W_EXP_DOWN, k->layer)->transform);
-    if (mp->down < 0 || (mp->gate_up < 0 && (mp->gate < 0 || mp->up < 0))) {
-        return error_set(k->err, STATUS_FORMAT, "model: layer %d has a router and not all of gate, up and down of its experts", k->layer);
-    }
-    return STATUS_OK;
+    const bool apart = mp->gate >= 0 && mp->up >= 0, neither = mp->gate < 0 && mp->up < 0, fused = mp->gate_up >= 0;
+    return mp->down >= 0 && (fused ? neither : apart) ? STATUS_OK : refuse_parts(k, mp);
 }
 
 static status open_layer(model *mo, int layer, expert_span *spans, error *err) {
@@ -87,6 +130,22 @@ static status open_layer(model *mo, int layer, expert_span *spans, error *err) {
     return expert_bank_set_layer(&moe->bank, mo->arena, layer, k.n_experts, (int32_t)mo->hp.n_experts_used, k.n_parts, k.parts, spans, err);
 }
 
+void model_moe_check(const model *mo, textbuf *report) {
+    const hparams *h = &mo->hp;
+    const bool gguf = source_container(mo->src) == META_GGUF;
+    const long long n = (long long)h->n_experts, k = (long long)h->n_experts_used, groups = (long long)h->n_expert_groups, top = (long long)h->n_top_groups;
+    if (n == 0) {
+        if (mo->arch->needs_experts) textbuf_addf(report, "%s: found no experts, and %s has some in every layer\n", gguf ? "expert_count" : "num_experts or num_local_experts or n_routed_experts", mo->arch->name);
+        return;
+    }
+    if (k < 1 || k > n) textbuf_addf(report, "%s: found %lld, expected 1..%lld, the number of experts\n", gguf ? "expert_used_count" : "num_experts_per_tok", k, n);
+    if (groups < 2) return;
+    if (n % groups != 0) textbuf_addf(report, "%s: found %lld, expected a divisor of the %lld experts\n", gguf ? "expert_group_count" : "n_group", groups, n);
+    if (top < 1 || top > groups || k > n / groups * top) {
+        textbuf_addf(report, "%s: found %lld, expected 1..%lld, and so many groups of %lld experts that %lld can be chosen\n", gguf ? "expert_group_used_count" : "topk_group", top, groups, n / groups, k);
+    }
+}
+
 status model_moe_open(model *mo, error *err) {
     const int n_layers = (int)mo->hp.n_layers;
     model_moe *moe = mo->moe = arena_calloc(mo->arena, 1, sizeof *moe);
@@ -95,9 +154,6 @@ status model_moe_open(model *mo, error *err) {
     if (moe->parts == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the experts' tables");
     TRY(expert_bank_init(&moe->bank, mo->arena, mo->src, n_layers, err));
     if (mo->hp.n_experts == 0) return STATUS_OK;
-    if (mo->hp.n_experts_used < 1 || mo->hp.n_experts_used > mo->hp.n_experts) {
-        return error_set(err, STATUS_FORMAT, "model: %lld of %lld experts per token", (long long)mo->hp.n_experts_used, (long long)mo->hp.n_experts);
-    }
     expert_span *spans = mem_calloc(mo->m, MEM_MODEL, (size_t)mo->hp.n_experts * EXPERT_MAX_PARTS, sizeof *spans);
     if (spans == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the experts' tables");
     status rc = STATUS_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/block_moe.h"
+#include "model/model_widen.h"
 
 enum { ARENA_CHUNK = 256 * 1024 };
 
@@ -15,11 +16,21 @@ static bool name_in(const char *const *list, const char *name, size_t n) {
     return false;
 }
 
-static const arch *arch_by_name(meta_container container, const char *name, size_t n) {
+/* Where two share a name, the one that has experts if the file counts some. */
+static const arch *arch_by_name(meta_container container, const char *name, size_t n, bool experts) {
+    const arch *found = NULL;
     for (const arch *const *a = arch_list; *a != NULL; a++) {
-        if (name_in(container == META_GGUF ? (*a)->gguf_names : (*a)->hf_names, name, n)) return *a;
+        if (!name_in(container == META_GGUF ? (*a)->gguf_names : (*a)->hf_names, name, n)) continue;
+        if (found == NULL || (*a)->needs_experts == experts) found = *a;
     }
-    return NULL;
+    return found;
+}
+
+static bool counts_experts(const meta *mt, const char *prefix) {
+    char key[256];
+    int64_t n = 0;
+    const int len = snprintf(key, sizeof key, "%s.expert_count", prefix);
+    return len > 0 && len < (int)sizeof key && meta_as_i64(meta_find(mt, key), &n) && n > 0;
 }
 
 /* The name by which a checkpoint says what it is; Hugging Face files say it twice, the class first. */
@@ -32,15 +43,15 @@ static status find_arch(const meta *mt, const arch **out, const char **prefix, e
         if (!meta_as_string(meta_find(mt, "general.architecture"), &name, &n)) {
             return error_set(err, STATUS_FORMAT, "model: the file has no general.architecture");
         }
-        *out = arch_by_name(container, name, n);
+        *out = arch_by_name(container, name, n, counts_experts(mt, name));
         *prefix = name;
     } else {
         *out = NULL;
-        if (meta_array_string(meta_find(mt, "architectures"), 0, &name, &n)) *out = arch_by_name(container, name, n);
+        if (meta_array_string(meta_find(mt, "architectures"), 0, &name, &n)) *out = arch_by_name(container, name, n, false);
         const char *type;
         size_t n_type;
         if (*out == NULL && meta_as_string(meta_find(mt, "model_type"), &type, &n_type)) {
-            *out = arch_by_name(container, type, n_type);
+            *out = arch_by_name(container, type, n_type, false);
             if (name == NULL) name = type, n = n_type;
         }
         if (name == NULL) return error_set(err, STATUS_FORMAT, "model: config.json has neither architectures nor model_type");
@@ -93,6 +104,8 @@ static void check_fixed(const model *mo, textbuf *report) {
 static void derive(model *mo, textbuf *report) {
     hparams *h = &mo->hp;
     if (h->n_vocab == 0) h->n_vocab = vocab_from_table(mo);
+    if (h->n_predict_layers >= h->n_layers) textbuf_addf(report, "%lld layers, of them %lld to predict further tokens\n", (long long)h->n_layers, (long long)h->n_predict_layers);
+    h->n_layers -= h->n_predict_layers;
     if (h->n_kv_heads == 0) h->n_kv_heads = h->n_heads;
     if (h->head_dim == 0) {
         if (h->n_embd % h->n_heads != 0) {
@@ -165,6 +178,10 @@ static status fill_weights(model *mo, error *err) {
             if (b == NULL || W_IS_EXPERT(slot)) continue;
             mo->weights[i] = b->view;
             if (slot == W_SINKS && b->info != NULL) mo->weights[i].dtype = VT_F32; /* widened by model_commit */
+            if (model_is_widened(mo, slot, b)) {
+                mo->weights[i].dtype = VT_F32;
+                continue;
+            }
             mo->scales[i] = (struct model_scale){b->scale_view, {b->block_n, b->block_k}};
         }
     }
@@ -287,9 +304,11 @@ static status read_hparams(model *mo, textbuf *report) {
 status model_open(mem *m, source *src, model **out, error *err) {
     textbuf report;
     textbuf_init(&report, m, MEM_MODEL);
+    const hparams *h;
     model *mo = mem_calloc(m, MEM_MODEL, 1, sizeof *mo);
     status rc = STATUS_NO_MEMORY;
     if (mo == NULL) goto fail;
+    h = &mo->hp;
     mo->m = m;
     mo->src = src;
     TRY_GOTO(arena_create(m, MEM_MODEL, ARENA_CHUNK, &mo->arena));
@@ -306,9 +325,11 @@ status model_open(mem *m, source *src, model **out, error *err) {
             goto fail;
         }
         TRY_GOTO(mo->arch->configure(mo, err));
+        for (int64_t l = h->n_layers; l < h->n_layers + h->n_predict_layers; l++) TRY_GOTO(model_ignore(mo, "blk.{l}.*", (int)l, err));
         if (mo->hp.tie_embeddings == 1) TRY_GOTO(model_ignore(mo, "*lm_head.weight", -1, err)); /* the table is the head, whatever this holds */
         TRY_GOTO(check_quantization(mo, err));
-        rc = bind(mo, &report, err);
+        model_moe_check(mo, &report);
+        if (report.len == 0) rc = bind(mo, &report, err);
         if (rc == STATUS_OK && report.len == 0) rc = model_moe_open(mo, err);
     }
     if (report.len > 0) {

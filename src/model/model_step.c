@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "model/block_moe.h"
+#include "model/model_widen.h"
 #include "moe/staged_upload.h"
 
 enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256, SINKS_MAX = 1024 };
@@ -135,12 +136,14 @@ static bool is_table(const arch *a, int slot) {
     return false;
 }
 
-static size_t on_device(const tensor_info *t) { return ((size_t)t->n_bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
+static size_t device_bytes(size_t n) { return (n + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
+
+static size_t on_device(const tensor_info *t) { return device_bytes((size_t)t->n_bytes); }
 
 /* A file may put a tensor at any byte. */
 static bool is_aligned(vt_dtype t, uint64_t address) { return address % vt_dtype_alignment(t) == 0; }
 
-static size_t sinks_bytes(int64_t n) { return ((size_t)n * sizeof(float) + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN; }
+static size_t sinks_bytes(int64_t n) { return device_bytes((size_t)n * sizeof(float)); }
 
 static void count_one(model *mo, const tensor_info *t, bool read) {
     mo->plan_weight_bytes += on_device(t);
@@ -161,6 +164,12 @@ static status count_weights(model *mo, error *err) {
                 mo->plan_weight_bytes += sinks_bytes(b->view.dim[0]);
                 mo->plan_copy_bytes += sinks_bytes(b->view.dim[0]);
                 continue;
+            }
+            if (model_is_widened(mo, slot, b)) {
+                size_t wide;
+                if (!model_widened_bytes(b, &wide)) return error_set(err, STATUS_FORMAT, "model: %s is too large in F32", b->info->name);
+                mo->plan_weight_bytes += device_bytes(wide);
+                mo->plan_copy_bytes += device_bytes(wide);
             }
             count_one(mo, b->info, slot == W_EMBED ? tied : !is_table(mo->arch, slot));
             if (b->scale != NULL) count_one(mo, b->scale, true);
@@ -200,7 +209,8 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     make_ctx(mo, &recording, opt->max_rows, opt->max_segments, opt->max_pages, err, &c);
     mo->planning = true;
     mo->ws_peak = 0;
-    status rc = run_layers(&c);
+    status rc = model_plan_widening(&c);
+    if (rc == STATUS_OK) rc = run_layers(&c);
     if (rc == STATUS_OK) rc = run_head(&c, &mo->head_rows, &logits);
     mo->planning = false;
     TRY(rc);
@@ -248,6 +258,18 @@ static status commit_tensor(model *mo, const tensor_info *info, staged_upload *u
     return rc == STATUS_OK ? rc : error_set(err, rc, "model: copying %s to the device failed", info->name);
 }
 
+/* The stored form, then its F32 form behind it. */
+static status commit_widened(model *mo, const bound_weight *b, staged_upload *up, size_t *off, vt_tensor *t, error *err) {
+    size_t wide;
+    vt_tensor narrow = b->view;
+    narrow.device = t->device;
+    if (!model_widened_bytes(b, &wide)) return error_set(err, STATUS_FORMAT, "model: %s is too large in F32", b->info->name);
+    TRY(commit_tensor(mo, b->info, up, off, &narrow, err));
+    t->data = (char *)mo->weight_buf.data + *off;
+    *off += device_bytes(wide);
+    return model_widen(mo, b, narrow, *t, err);
+}
+
 static status commit_slots(model *mo, staged_upload *up, error *err) {
     const size_t n_layers = (size_t)mo->hp.n_layers;
     size_t off = 0;
@@ -256,6 +278,10 @@ static status commit_slots(model *mo, staged_upload *up, error *err) {
             const bound_weight *b = binding_get(mo->binding, slot, l);
             if (b == NULL || b->info == NULL || W_IS_EXPERT(slot)) continue;
             const size_t i = (size_t)slot * (n_layers + 1) + (size_t)(l + 1);
+            if (model_is_widened(mo, slot, b)) {
+                TRY(commit_widened(mo, b, up, &off, &mo->weights[i], err));
+                continue;
+            }
             TRY(slot == W_SINKS ? commit_sinks(mo, b->info, &off, &mo->weights[i], err) : commit_tensor(mo, b->info, up, &off, &mo->weights[i], err));
             if (b->scale != NULL) TRY(commit_tensor(mo, b->scale, up, &off, &mo->scales[i].t, err));
         }

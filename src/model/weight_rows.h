@@ -57,12 +57,20 @@
     ROW_NORM(W_FFN_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", "embd", norm), \
     ROW_NORM(W_FFN_POST_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", "embd", norm)
 
+/* Gate and up of experts in a GGUF: two tensors or one. model_moe_open asks for one of the two forms. */
+#define ROW_STACKED(slot, gguf, shape) {slot, NULL, "blk.{l}." gguf, shape, WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_OPTIONAL, 0, 0}
+#define ROWS_EXPERTS_GGUF \
+    ROW_STACKED(W_EXP_GATE, "ffn_gate_exps.weight", "experts,ff_exp,embd"), \
+    ROW_STACKED(W_EXP_UP, "ffn_up_exps.weight", "experts,ff_exp,embd"), \
+    ROW_STACKED(W_EXP_GATE_UP, "ffn_gate_up_exps.weight", "experts,2ff_exp,embd")
+
 /* Experts, one tensor each under `at` ("mlp.experts."), stacked in a GGUF. */
-#define ROW_EXPERT(slot, hf, gguf, shape) {slot, "model.layers.{l}." hf, "blk.{l}." gguf, shape, WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0}
+#define ROW_EXPERT(slot, hf, gguf, shape) {slot, "model.layers.{l}." hf, gguf, shape, WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0}
 #define ROWS_EXPERTS(at, gate, up, down) \
-    ROW_EXPERT(W_EXP_GATE, at "{e}." gate ".weight", "ffn_gate_exps.weight", "experts,ff_exp,embd"), \
-    ROW_EXPERT(W_EXP_UP, at "{e}." up ".weight", "ffn_up_exps.weight", "experts,ff_exp,embd"), \
-    ROW_EXPERT(W_EXP_DOWN, at "{e}." down ".weight", "ffn_down_exps.weight", "experts,embd,ff_exp")
+    ROW_EXPERT(W_EXP_GATE, at "{e}." gate ".weight", NULL, "experts,ff_exp,embd"), \
+    ROW_EXPERT(W_EXP_UP, at "{e}." up ".weight", NULL, "experts,ff_exp,embd"), \
+    ROWS_EXPERTS_GGUF, \
+    ROW_EXPERT(W_EXP_DOWN, at "{e}." down ".weight", "blk.{l}.ffn_down_exps.weight", "experts,embd,ff_exp")
 
 #define ROWS_SHARED_EXPERT(at) \
     ROW_MATRIX(W_SHARED_GATE, at "gate_proj.weight", "ffn_gate_shexp.weight", "ff_shared,embd", 0), \

@@ -3,6 +3,7 @@
  * instructions do. */
 #include "vt/dtype.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -121,6 +122,13 @@ uint16_t vt_f32_to_f16(float f) {
 }
 
 float vt_bf16_to_f32(uint16_t h) { return float_from_bits((uint32_t)h << 16); }
+
+float vt_f8_e4m3_to_f32(uint8_t v) {
+    const int e = v >> 3 & 15, m = v & 7;
+    if (e == 15 && m == 7) return NAN;
+    const float f = e == 0 ? ldexpf((float)m, -9) : ldexpf((float)(8 + m), e - 10);
+    return v & 0x80 ? -f : f;
+}
 
 uint16_t vt_f32_to_bf16(float f) {
     uint32_t bits = bits_from_float(f);

@@ -93,6 +93,7 @@ NODISCARD bool vt_dtype_row_bytes(vt_dtype t, int64_t n, size_t *out);
 float vt_f16_to_f32(uint16_t h);
 uint16_t vt_f32_to_f16(float f);
 float vt_bf16_to_f32(uint16_t h);
+float vt_f8_e4m3_to_f32(uint8_t v); /* exact; 0x7F and 0xFF are NaN */
 uint16_t vt_f32_to_bf16(float f);
 
 #endif

@@ -156,13 +156,13 @@ typedef struct vt_recurrent_rows { vt_tensor pos, row_seg, seg_slot; } vt_recurr
 NODISCARD status vt_causal_conv_silu(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *state, const vt_tensor *w, const vt_recurrent_rows *rows, error *err);
 
 /**
- * The gated delta rule (Yang et al. 2024), one head h of n_v value heads at a time, its key head h / (n_v / n_k):
+ * The gated delta rule (Yang et al. 2024), one head h of n_v value heads at a time, its key head h / (n_v / n_k), or with k_tiled h % n_k:
  *   q, k = x / sqrt(sum x^2 + 1e-6); q *= 1 / sqrt(d_k);  g = exp(decay * softplus(a + dt_bias)), decay = -exp(a_log) (a_is_decay: a_log itself);  beta = 1 / (1 + exp(-b))
  *   S = S * g;  m = S^T k;  S = S + k (x) ((v - m) * beta);  out = S^T q
  * qkv F32 [T, 2 n_k d_k + n_v d_v]: all of q, all of k, all of v; a, b F32 [T, n_v]; a_log, dt_bias [n_v] of one dtype, F32, F16 or BF16; state F32 [slots, n_v * d_k * d_v], d_v
  * innermost; out F32 [T, n_v * d_v]. Sums over d_k ascending by fma; exp is vt_expf, softplus(x) = x above 20, else log1pf(expf(x)).
  */
-typedef struct vt_gated_delta_params { int32_t n_k, d_k, n_v, d_v; bool a_is_decay; } vt_gated_delta_params;
+typedef struct vt_gated_delta_params { int32_t n_k, d_k, n_v, d_v; bool a_is_decay, k_tiled; } vt_gated_delta_params;
 NODISCARD status vt_gated_delta(vt_queue *q, const vt_tensor *out, const vt_tensor *qkv, const vt_tensor *a, const vt_tensor *b, const vt_tensor *a_log, const vt_tensor *dt_bias,
                                 const vt_tensor *state, const vt_recurrent_rows *rows, vt_gated_delta_params p, error *err);
 

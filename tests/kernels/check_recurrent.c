@@ -134,6 +134,7 @@ static bool make_delta(check_case *c, int64_t i) {
                                .d_v = (int32_t)RNG_PICK(r, 1, 5, 8, 16, 17, 32)};
     p.n_v = p.n_k * (1 + (int32_t)rng_below(r, 2));
     p.a_is_decay = rng_one_in(r, 2);
+    p.k_tiled = rng_one_in(r, 2);
     c->special = i % 8 == 5;
     if (!add_delta(c, i == 1 ? 0 : 1 + rng_below(r, 9), p, 1 + rng_below(r, 4), true)) return false;
     /* a decay is negative, where it is given as such */
@@ -156,7 +157,7 @@ static double scale_of(const double *x, int64_t n) {
 /* One token of one value head; S and its magnitudes are d_k rows of d_v. */
 static void delta_head(const check_case *c, int64_t t, int64_t h, double *s, double *m) {
     vt_gated_delta_params p = c->call.p.gated_delta;
-    int64_t keys = (int64_t)p.n_k * p.d_k, kh = h / (p.n_v / p.n_k);
+    int64_t keys = (int64_t)p.n_k * p.d_k, kh = p.k_tiled ? h % p.n_k : h / (p.n_v / p.n_k);
     const double *q = x_row + kh * p.d_k, *k = x_row + keys + kh * p.d_k, *v = x_row + 2 * keys + h * p.d_v;
     double a, b, a_log, bias;
     decode_row(VT_F32, tensor_row_at(&c->t[A], t) + 4 * h, 1, &a);

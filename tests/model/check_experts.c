@@ -2,7 +2,7 @@
 /*
  * Streamed experts give the bits of resident ones: every prompt of a fixture at several budgets from one wave to everything, 1 to 5 prompts together. And what goes wrong goes wrong for
  * those who were there: budgets below one wave, files cut short, an allocation refused.
- * Usage: check_experts FIXTURE
+ * Usage: check_experts MODEL [FIXTURE]: the fixture whose prompts are run, if it is not the model.
  */
 #include "model/model_support.h"
 
@@ -15,7 +15,7 @@
 
 enum { MAX_PROMPTS = 16, MOST_TOGETHER = 5 };
 
-static const char *fixture;
+static const char *fixture, *prompts_dir;
 
 typedef struct resident {
     support_prompt prompts[MAX_PROMPTS];
@@ -35,7 +35,7 @@ static void forced_run(const resident *a, int i, int chunk, support_run *r) { *r
 static int run_resident(void **state) {
     resident *a = calloc(1, sizeof *a);
     char path[512];
-    snprintf(path, sizeof path, "%s/expected.json", fixture);
+    snprintf(path, sizeof path, "%s/expected.json", prompts_dir);
     a->n = support_prompts(path, a->prompts, MAX_PROMPTS);
     headrace_engine *e = support_load(fixture, "experts", "resident", "threads", "2", NULL);
     for (int i = 0; i < a->n; i++) {
@@ -269,14 +269,17 @@ static void every_allocation_of_the_load(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) return 2;
+    if (argc != 2 && argc != 3) return 2;
     fixture = argv[1];
+    prompts_dir = argv[argc - 1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest of_files[] = {
         cmocka_unit_test(every_budget),
         cmocka_unit_test(settings_that_cannot_be),
-        cmocka_unit_test(a_file_cut_short),
         cmocka_unit_test(every_allocation_of_the_load),
     };
-    return cmocka_run_group_tests(tests, run_resident, free_resident);
+    const struct CMUnitTest of_folders[] = {cmocka_unit_test(a_file_cut_short)};
+    const int failed = cmocka_run_group_tests(of_files, run_resident, free_resident);
+    if (failed != 0 || argc == 3) return failed;
+    return cmocka_run_group_tests(of_folders, run_resident, free_resident);
 }

@@ -46,6 +46,36 @@ foreach(name mistral qwen2 qwen3 gemma3 gemma4-dense)
 endforeach()
 headrace_fixture(gemma4-ple_gguf ${HEADRACE_TEST_DATA}/gemma4-ple_fixture_bf16.gguf ${fixtures}/gemma4-ple 1e-3)
 
+# Mixtures of experts as GGUF, in F32: the repository keeps the matrices in BF16, which is exact, and the record of llama.cpp the digest of the F32 file.
+add_executable(check_llamacpp ${CMAKE_CURRENT_SOURCE_DIR}/model/check_llamacpp.c)
+target_link_libraries(check_llamacpp PRIVATE model_support)
+
+# headrace_moe_gguf(NAME FIXTURE TOLERANCE [record] [answers]): against llama.cpp, against the fixture's answers
+function(headrace_moe_gguf name fixture tolerance)
+  set(f32 ${CMAKE_CURRENT_BINARY_DIR}/${name}_f32.gguf)
+  set(record)
+  if("record" IN_LIST ARGN)
+    set(record ${HEADRACE_TEST_DATA}/${name}_llamacpp.json)
+    add_test(NAME llamacpp_${name} COMMAND check_llamacpp ${f32} ${record})
+    set_tests_properties(llamacpp_${name} PROPERTIES LABELS model FIXTURES_REQUIRED f32_${name} TIMEOUT 900)
+  endif()
+  add_test(NAME f32_${name} COMMAND ${HEADRACE_PYTHON3} -B ${CMAKE_CURRENT_SOURCE_DIR}/model/gguf_as_f32.py ${HEADRACE_TEST_DATA}/${name}_fixture_bf16.gguf ${f32} ${record})
+  set_tests_properties(f32_${name} PROPERTIES LABELS model FIXTURES_SETUP f32_${name})
+  if("answers" IN_LIST ARGN)
+    headrace_fixture(${name}_gguf ${f32} ${fixtures}/${fixture} ${tolerance})
+    set_tests_properties(fixture_${name}_gguf PROPERTIES FIXTURES_REQUIRED f32_${name})
+  endif()
+endfunction()
+
+foreach(name mixtral qwen3-moe olmoe glm4-moe deepseek-v3 gemma4-moe)
+  headrace_moe_gguf(${name} ${name} 2e-4 record answers)
+endforeach()
+headrace_moe_gguf(qwen3_5-moe qwen3_5-moe 2e-3 record answers)
+headrace_moe_gguf(gpt-oss gpt-oss 2e-4 answers)
+headrace_moe_gguf(gpt-oss-whole gpt-oss 0 record)           # a ramp of YaRN that llama.cpp's rounding does not change
+headrace_moe_gguf(deepseek-v3-unsplit deepseek-v3 2e-4 record answers)
+headrace_moe_gguf(deepseek-v2 deepseek-v3 0 record)         # the second version, with the third's weights
+
 # Real models, whose files an environment variable names.
 foreach(name smollm2 gemma3)
   add_executable(check_${name} ${CMAKE_CURRENT_SOURCE_DIR}/model/check_${name}.c ${CMAKE_CURRENT_SOURCE_DIR}/model/recorded.c)
@@ -58,6 +88,10 @@ endforeach()
 # Streamed experts against resident ones.
 add_executable(check_experts ${CMAKE_CURRENT_SOURCE_DIR}/model/check_experts.c)
 target_link_libraries(check_experts PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
+foreach(name gemma4-moe qwen3_5-moe) # fused in the folder, split or fused in a GGUF
+  add_test(NAME experts_${name}_gguf COMMAND check_experts ${HEADRACE_TEST_DATA}/${name}_fixture_bf16.gguf ${fixtures}/${name})
+  set_tests_properties(experts_${name}_gguf PROPERTIES LABELS model TIMEOUT 1800)
+endforeach()
 foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olmoe gpt-oss gpt-oss-mxfp4 deepseek-v3 glm4-moe qwen3_5-moe)
   add_test(NAME experts_${name} COMMAND check_experts ${fixtures}/${name})
   set_tests_properties(experts_${name} PROPERTIES LABELS model TIMEOUT 1800)

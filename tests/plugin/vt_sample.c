@@ -202,7 +202,7 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
     case VT_OP_CAUSAL_CONV_SILU:
         return vt_causal_conv_silu(q, &t[0], &t[1], &t[2], &t[3], &(vt_recurrent_rows){t[4], t[5], t[6]}, err);
     case VT_OP_GATED_DELTA:
-        return vt_gated_delta(q, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &(vt_recurrent_rows){t[7], t[8], t[9]}, (vt_gated_delta_params){1, 2, 2, 2, false}, err);
+        return vt_gated_delta(q, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &(vt_recurrent_rows){t[7], t[8], t[9]}, (vt_gated_delta_params){1, 2, 2, 2, false, false}, err);
     default:
         return error_set(err, STATUS_BUG, "no sample");
     }

@@ -69,7 +69,8 @@ static const weight_row weights[] = {
     ROW_NORM(W_EXPERTS_NORM, "pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", "embd", 0),
     ROW_NORM(W_MLP_POST_NORM, "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", "embd", 0),
     ROW_NORM(W_EXPERTS_POST_NORM, "post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", "embd", 0),
-    {W_EXP_GATE_UP, "model.layers.{l}.experts.gate_up_proj", "blk.{l}.ffn_gate_up_exps.weight", "experts,2ff_exp,embd", EXPERTS, 0, 0},
+    {W_EXP_GATE_UP, "model.layers.{l}.experts.gate_up_proj", NULL, "experts,2ff_exp,embd", EXPERTS, 0, 0},
+    ROWS_EXPERTS_GGUF,
     {W_EXP_GATE, "model.layers.{l}.experts.{e}.gate_proj.weight", NULL, "experts,ff_exp,embd", EXPERTS, 0, 0},
     {W_EXP_UP, "model.layers.{l}.experts.{e}.up_proj.weight", NULL, "experts,ff_exp,embd", EXPERTS, 0, 0},
     {W_EXP_DOWN, "model.layers.{l}.experts.down_proj|model.layers.{l}.experts.{e}.down_proj.weight", "blk.{l}.ffn_down_exps.weight", "experts,embd,ff_exp", EXPERTS, 0, 0},
@@ -176,6 +177,7 @@ static status configure(model *m, error *err) {
     hparams *h = &m->hp;
     int32_t full, local;
     TRY(model_require_activation(m, "gelu_pytorch_tanh", err));
+    TRY(model_require_gating(m, GATING_SOFTMAX, err));
     if (source_container(m->src) == META_HF && !own->experts) h->n_experts = 0; /* the class's defaults name some */
     const char *text;
     size_t n;

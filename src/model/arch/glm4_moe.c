@@ -5,7 +5,8 @@
 
 static const weight_row weights[] = {
     ROWS_MODEL(WEIGHT_AS_IS),
-    ROWS_PRE_NORM,
+    ROW_NORM(W_ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", "embd", 0),
+    ROW_NORM(W_FFN_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", "embd", 0),
     ROWS_ATTENTION(WEIGHT_AS_IS),
     ROWS_QKV_BIAS(WEIGHT_OPTIONAL),
     {W_Q_NORM, "model.layers.{l}.self_attn.q_norm.weight", "blk.{l}.attn_q_norm.weight", "hd", WEIGHT_PER_LAYER | WEIGHT_ELEMENT_TYPES | WEIGHT_OPTIONAL, 0, 0},
@@ -19,6 +20,7 @@ static const weight_row weights[] = {
 
 static status configure(model *m, error *err) {
     TRY(model_require_activation(m, "silu|swish", err));
+    TRY(model_require_gating(m, GATING_SIGMOID, err));
     TRY(model_ignore(m, "model.layers.{l}.*", (int)m->hp.n_layers, err));
     return model_layers_uniform(m, 0, err);
 }
@@ -30,8 +32,8 @@ static status layer(block_ctx *c, int l, vt_tensor x) {
                    .n_groups = h->n_expert_groups > 0 ? (int32_t)h->n_expert_groups : 1,
                    .top_groups = h->n_top_groups > 0 ? (int32_t)h->n_top_groups : 1,
                    .group_top2 = true,
-                   .renormalize = h->router_norm != 0,
-                   .scaling = h->router_scaling > 0 ? (float)h->router_scaling : 1.0f},
+                   .renormalize = model_router_norm(c->m, source_container(c->m->src) == META_HF),
+                   .scaling = model_router_scaling(c->m)},
         .activation = MOE_SILU,
     };
     return block_moe_layer(c, l, x, &p);
@@ -47,6 +49,7 @@ const arch arch_glm4_moe = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
+    .needs_experts = true,
     .configure = configure,
     .embed = block_embed,
     .layer = layer,

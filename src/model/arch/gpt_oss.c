@@ -36,6 +36,8 @@ static const weight_row weights[] = {
 static status configure(model *m, error *err) {
     bool *is_window = arena_calloc(m->arena, (size_t)m->hp.n_layers, sizeof *is_window);
     if (is_window == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the layers' kinds");
+    TRY(model_require_gating(m, GATING_SOFTMAX_SELECTED, err));
+    if (source_container(m->src) == META_GGUF) m->hp.rope.truncate = 0; /* no key says so; the published configurations do */
     TRY(model_layers_uniform(m, m->hp.window, err));
     TRY(model_window_layers(m, 2, is_window, err));
     for (int64_t l = 0; l < m->hp.n_layers; l++) {
@@ -49,7 +51,7 @@ static status configure(model *m, error *err) {
 static status layer(block_ctx *c, int l, vt_tensor x) {
     const own *o = c->m->priv;
     const block_moe_params p = {
-        .router = {.mode = VT_ROUTER_SOFTMAX_SELECTED, .n_groups = 1, .scaling = 1.0f},
+        .router = {.mode = VT_ROUTER_SOFTMAX_SELECTED, .n_groups = 1, .scaling = model_router_scaling(c->m)},
         .activation = MOE_SWIGLU_CLAMP,
         .swiglu = {.alpha = 1.702f, .limit = (float)o->limit},
     };
@@ -69,6 +71,7 @@ const arch arch_gpt_oss = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
+    .needs_experts = true,
     .configure = configure,
     .embed = block_embed,
     .layer = layer,

@@ -13,19 +13,23 @@ static const weight_row weights[] = {
 
 static status configure(model *m, error *err) {
     TRY(model_require_activation(m, "silu|swish", err));
+    TRY(model_require_gating(m, GATING_SOFTMAX, err));
     return model_layers_uniform(m, m->hp.window, err);
 }
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
-    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f}, .activation = MOE_SILU};
+    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = model_router_scaling(c->m)}, .activation = MOE_SILU};
     return block_moe_layer(c, l, x, &p);
 }
 
 static const char *const hf_names[] = {"MixtralForCausalLM", "mixtral", NULL};
+static const char *const gguf_names[] = {"llama", NULL}; /* with a count of experts */
 
 const arch arch_mixtral = {
     .name = "mixtral",
     .hf_names = hf_names,
+    .gguf_names = gguf_names,
+    .needs_experts = true,
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,

@@ -22,11 +22,12 @@ static const weight_row weights[] = {
 static status configure(model *m, error *err) {
     if (((const own *)m->priv)->clip_qkv != 0) return error_set(err, STATUS_UNSUPPORTED, "model: olmoe: clip_qkv %g is not implemented", ((const own *)m->priv)->clip_qkv);
     TRY(model_require_activation(m, "silu|swish", err));
+    TRY(model_require_gating(m, GATING_SOFTMAX, err));
     return model_layers_uniform(m, 0, err);
 }
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
-    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = c->m->hp.router_norm == 1, .scaling = 1.0f}, .activation = MOE_SILU};
+    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = model_router_norm(c->m, false), .scaling = model_router_scaling(c->m)}, .activation = MOE_SILU};
     return block_moe_layer(c, l, x, &p);
 }
 
@@ -43,6 +44,7 @@ const arch arch_olmoe = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
+    .needs_experts = true,
     .configure = configure,
     .embed = block_embed,
     .layer = layer,

@@ -14,6 +14,7 @@ enum { STATE_CONV, STATE_DELTA };
 
 typedef struct own {
     int64_t n_k, d_k, n_v, d_v, taps, interval, shared_ff;
+    int64_t inner; /* of a GGUF: n_v * d_v */
 } own;
 
 static const hparam_row hparam_rows[] = {
@@ -21,45 +22,47 @@ static const hparam_row hparam_rows[] = {
 };
 
 static const hparam_row own_hparams[] = {
-    HPARAM_IN(own, n_k, HPARAM_COUNT, "linear_num_key_heads", NULL, 1, 65536, NAN, HPARAM_REQUIRED),
-    HPARAM_IN(own, d_k, HPARAM_COUNT, "linear_key_head_dim", NULL, 1, 65536, NAN, HPARAM_REQUIRED),
-    HPARAM_IN(own, n_v, HPARAM_COUNT, "linear_num_value_heads", NULL, 1, 65536, NAN, HPARAM_REQUIRED),
+    HPARAM_IN(own, n_k, HPARAM_COUNT, "linear_num_key_heads", "ssm.group_count", 1, 65536, NAN, HPARAM_REQUIRED),
+    HPARAM_IN(own, d_k, HPARAM_COUNT, "linear_key_head_dim", "ssm.state_size", 1, 65536, NAN, HPARAM_REQUIRED),
+    HPARAM_IN(own, n_v, HPARAM_COUNT, "linear_num_value_heads", "ssm.time_step_rank", 1, 65536, NAN, HPARAM_REQUIRED),
     HPARAM_IN(own, d_v, HPARAM_COUNT, "linear_value_head_dim", NULL, 1, 65536, NAN, HPARAM_REQUIRED),
-    HPARAM_IN(own, taps, HPARAM_COUNT, "linear_conv_kernel_dim", NULL, 1, 64, 4, 0),
-    HPARAM_IN(own, interval, HPARAM_COUNT, "full_attention_interval", NULL, 1, HPARAM_MAX_LAYERS, 4, 0),
-    HPARAM_IN(own, shared_ff, HPARAM_COUNT, "shared_expert_intermediate_size", NULL, 1, 1 << 24, NAN, HPARAM_REQUIRED),
+    HPARAM_IN(own, taps, HPARAM_COUNT, "linear_conv_kernel_dim", "ssm.conv_kernel", 1, 64, 4, 0),
+    HPARAM_IN(own, interval, HPARAM_COUNT, "full_attention_interval", "full_attention_interval", 1, HPARAM_MAX_LAYERS, 4, 0),
+    HPARAM_IN(own, shared_ff, HPARAM_COUNT, "shared_expert_intermediate_size", "expert_shared_feed_forward_length", 1, 1 << 24, NAN, HPARAM_REQUIRED),
+    HPARAM_IN(own, inner, HPARAM_COUNT, NULL, "ssm.inner_size", 1, 1 << 24, NAN, HPARAM_REQUIRED),
 };
 
 /* clang-format off */
-#define ROW_HF(slot, hf, shape, flags) {slot, "model.layers.{l}." hf, NULL, shape, WEIGHT_PER_LAYER | (flags), 0, 0}
+#define ROW_VALUES(slot, hf, gguf, shape) {slot, "model.layers.{l}." hf, "blk.{l}." gguf, shape, WEIGHT_PER_LAYER | WEIGHT_ELEMENT_TYPES, 0, 0}
 #define ROW_STACK(slot, hf, shape) {slot, "model.layers.{l}.mlp.experts." hf, NULL, shape, WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_OPTIONAL, 0, 0}
 static const weight_row weights[] = {
     ROWS_MODEL(WEIGHT_NORM_PLUS_ONE),
     ROW_NORM(W_ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", "embd", WEIGHT_NORM_PLUS_ONE),
     ROW_NORM(W_FFN_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", "embd", WEIGHT_NORM_PLUS_ONE),
-    ROW_HF(W_Q, "self_attn.q_proj.weight", "gated q,embd", 0),
-    ROW_HF(W_K, "self_attn.k_proj.weight", "kv,embd", 0),
-    ROW_HF(W_V, "self_attn.v_proj.weight", "kv,embd", 0),
-    ROW_HF(W_O, "self_attn.o_proj.weight", "embd,q", 0),
+    ROW_MATRIX(W_Q, "self_attn.q_proj.weight", "attn_q.weight", "gated q,embd", 0),
+    ROW_MATRIX(W_K, "self_attn.k_proj.weight", "attn_k.weight", "kv,embd", 0),
+    ROW_MATRIX(W_V, "self_attn.v_proj.weight", "attn_v.weight", "kv,embd", 0),
+    ROW_MATRIX(W_O, "self_attn.o_proj.weight", "attn_output.weight", "embd,q", 0),
     ROWS_HEAD_NORM(WEIGHT_NORM_PLUS_ONE),
-    ROW_HF(W_LIN_QKV, "linear_attn.in_proj_qkv.weight", "channels,embd", 0),
-    ROW_HF(W_LIN_Z, "linear_attn.in_proj_z.weight", "values,embd", 0),
-    ROW_HF(W_LIN_A, "linear_attn.in_proj_a.weight", "v heads,embd", 0),
-    ROW_HF(W_LIN_B, "linear_attn.in_proj_b.weight", "v heads,embd", 0),
-    ROW_HF(W_LIN_CONV, "linear_attn.conv1d.weight", "channels,taps", WEIGHT_ELEMENT_TYPES),
-    ROW_HF(W_LIN_A_LOG, "linear_attn.A_log", "v heads", WEIGHT_ELEMENT_TYPES),
-    ROW_HF(W_LIN_DT_BIAS, "linear_attn.dt_bias", "v heads", WEIGHT_ELEMENT_TYPES),
-    ROW_HF(W_LIN_NORM, "linear_attn.norm.weight", "v size", WEIGHT_ELEMENT_TYPES),
-    ROW_HF(W_LIN_OUT, "linear_attn.out_proj.weight", "embd,values", 0),
-    ROW_HF(W_ROUTER, "mlp.gate.weight", "experts,embd", 0),
+    ROW_MATRIX(W_LIN_QKV, "linear_attn.in_proj_qkv.weight", "attn_qkv.weight", "channels,embd", 0),
+    ROW_MATRIX(W_LIN_Z, "linear_attn.in_proj_z.weight", "attn_gate.weight", "values,embd", 0),
+    ROW_MATRIX(W_LIN_A, "linear_attn.in_proj_a.weight", "ssm_alpha.weight", "v heads,embd", 0),
+    ROW_MATRIX(W_LIN_B, "linear_attn.in_proj_b.weight", "ssm_beta.weight", "v heads,embd", 0),
+    ROW_VALUES(W_LIN_CONV, "linear_attn.conv1d.weight", "ssm_conv1d.weight", "channels,taps"),
+    ROW_VALUES(W_LIN_A_LOG, "linear_attn.A_log", "ssm_a", "v heads"),
+    ROW_VALUES(W_LIN_DT_BIAS, "linear_attn.dt_bias", "ssm_dt.bias", "v heads"),
+    ROW_VALUES(W_LIN_NORM, "linear_attn.norm.weight", "ssm_norm.weight", "v size"),
+    ROW_MATRIX(W_LIN_OUT, "linear_attn.out_proj.weight", "ssm_out.weight", "embd,values", 0),
+    ROW_MATRIX(W_ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", "experts,embd", 0),
     ROW_STACK(W_EXP_GATE_UP, "gate_up_proj", "experts,2ff_exp,embd"),
     ROW_STACK(W_EXP_GATE, "{e}.gate_proj.weight", "experts,ff_exp,embd"),
     ROW_STACK(W_EXP_UP, "{e}.up_proj.weight", "experts,ff_exp,embd"),
-    ROW_STACK(W_EXP_DOWN, "down_proj|model.layers.{l}.mlp.experts.{e}.down_proj.weight", "experts,embd,ff_exp"),
-    ROW_HF(W_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "shared ff,embd", 0),
-    ROW_HF(W_SHARED_UP, "mlp.shared_expert.up_proj.weight", "shared ff,embd", 0),
-    ROW_HF(W_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "embd,shared ff", 0),
-    ROW_HF(W_SHARED_ROUTER, "mlp.shared_expert_gate.weight", "1,embd", 0),
+    ROWS_EXPERTS_GGUF,
+    {W_EXP_DOWN, "model.layers.{l}.mlp.experts.down_proj|model.layers.{l}.mlp.experts.{e}.down_proj.weight", "blk.{l}.ffn_down_exps.weight", "experts,embd,ff_exp", WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_OPTIONAL, 0, 0},
+    ROW_MATRIX(W_SHARED_GATE, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", "shared ff,embd", 0),
+    ROW_MATRIX(W_SHARED_UP, "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", "shared ff,embd", 0),
+    ROW_MATRIX(W_SHARED_DOWN, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", "embd,shared ff", 0),
+    ROW_MATRIX(W_SHARED_ROUTER, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", "1,embd", 0),
 };
 /* clang-format on */
 
@@ -91,12 +94,17 @@ static bool applies(const model *m, const weight_row *row, int layer) {
     return true;
 }
 
-/* Which layers attend: as layer_types says, or every interval-th. */
+/* Which layers attend: as layer_types or a GGUF's list says, or every interval-th. */
 static status is_full(const model *m, int64_t l, bool *out, error *err) {
     const own *o = m->priv;
-    const meta_value *types = model_find(m, "layer_types", NULL);
+    const meta_value *types = model_find(m, "layer_types", NULL), *recurrent = model_find(m, NULL, "attention.recurrent_layers");
     const char *text;
     size_t n;
+    bool is_recurrent;
+    if (meta_array_bool(recurrent, (size_t)l, &is_recurrent)) {
+        *out = !is_recurrent;
+        return STATUS_OK;
+    }
     if (meta_type_of(types) != META_ARRAY) {
         *out = (l + 1) % o->interval == 0;
         return STATUS_OK;
@@ -107,13 +115,24 @@ static status is_full(const model *m, int64_t l, bool *out, error *err) {
     return STATUS_OK;
 }
 
+/* A GGUF gives the width of all value heads. */
+static status read_gguf(model *m, error *err) {
+    own *o = m->priv;
+    if (source_container(m->src) != META_GGUF) return STATUS_OK;
+    if (o->inner % o->n_v != 0) return error_set(err, STATUS_FORMAT, "model: %s.ssm.inner_size %lld over %lld value heads", m->prefix, (long long)o->inner, (long long)o->n_v);
+    o->d_v = o->inner / o->n_v;
+    return STATUS_OK;
+}
+
 static status configure(model *m, error *err) {
     const own *o = m->priv;
     const hparams *h = &m->hp;
     int32_t rope;
     TRY(model_require_activation(m, "silu|swish", err));
+    TRY(model_require_gating(m, GATING_SOFTMAX, err));
+    TRY(read_gguf(m, err));
     if (o->n_v % o->n_k != 0) return error_set(err, STATUS_FORMAT, "model: %lld value heads over %lld key heads", (long long)o->n_v, (long long)o->n_k);
-    TRY(model_add_rope(m, &h->rope, h->head_dim, &rope, err));
+    TRY(model_add_rope(m, &h->rope, source_container(m->src) == META_GGUF ? h->rope_dim : h->head_dim, &rope, err));
     for (int32_t l = 0; l < (int32_t)h->n_layers; l++) {
         bool full = false;
         TRY(is_full(m, l, &full, err));
@@ -141,6 +160,7 @@ static status delta_layer(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
     const own *o = m->priv;
     const int64_t channels = 2 * o->n_k * o->d_k + o->n_v * o->d_v, values = o->n_v * o->d_v, n = c->n_rows;
     const size_t mark = ws_mark(c);
+    const bool gguf = source_container(m->src) == META_GGUF;
     vt_tensor qkv, mixed, a, b, pair, y;
     TRY(ws_take(c, VT_F32, n, channels, &qkv));
     TRY(ws_take(c, VT_F32, n, channels, &mixed));
@@ -153,7 +173,7 @@ static status delta_layer(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
     TRY(block_linear(c, b, &act, model_weight(m, W_LIN_B, l), NULL));
     const vt_tensor *conv = &m->states[l * MODEL_STATES_PER_LAYER + STATE_CONV].t, *state = &m->states[l * MODEL_STATES_PER_LAYER + STATE_DELTA].t;
     TRY(vt_causal_conv_silu(c->q, &mixed, &qkv, conv, model_weight(m, W_LIN_CONV, l), &c->recurrent, c->err));
-    const vt_gated_delta_params p = {.n_k = (int32_t)o->n_k, .d_k = (int32_t)o->d_k, .n_v = (int32_t)o->n_v, .d_v = (int32_t)o->d_v};
+    const vt_gated_delta_params p = {.n_k = (int32_t)o->n_k, .d_k = (int32_t)o->d_k, .n_v = (int32_t)o->n_v, .d_v = (int32_t)o->d_v, .a_is_decay = gguf, .k_tiled = gguf};
     TRY(vt_gated_delta(c->q, &y, &mixed, &a, &b, model_weight(m, W_LIN_A_LOG, l), model_weight(m, W_LIN_DT_BIAS, l), state, &c->recurrent, p, c->err));
     /* norm per head, times silu(z): z and the normed values side by side */
     TRY(ws_take(c, VT_F32, n, 2 * values, &pair));
@@ -218,7 +238,7 @@ static status attention(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
     const block_moe_params p = {
-        .router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = c->m->hp.router_norm != 0, .scaling = 1.0f},
+        .router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = model_router_norm(c->m, true), .scaling = model_router_scaling(c->m)},
         .activation = MOE_SILU,
         .attention = attention,
     };
@@ -226,11 +246,13 @@ static status layer(block_ctx *c, int l, vt_tensor x) {
 }
 
 static const char *const hf_names[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "qwen3_5_moe", NULL};
+static const char *const gguf_names[] = {"qwen35moe", NULL};
 static const char *const ignore[] = {"mtp.*", NULL};
 
 const arch arch_qwen3_5_moe = {
     .name = "qwen3_5_moe",
     .hf_names = hf_names,
+    .gguf_names = gguf_names,
     .hparams = hparam_rows,
     .n_hparams = sizeof hparam_rows / sizeof hparam_rows[0],
     .own_hparams = own_hparams,
@@ -239,6 +261,7 @@ const arch arch_qwen3_5_moe = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = SLOT_COUNT,
+    .needs_experts = true,
     .ignore = ignore,
     .configure = configure,
     .dim = dim,

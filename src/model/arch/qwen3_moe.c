@@ -16,13 +16,14 @@ static const weight_row weights[] = {
 
 static status configure(model *m, error *err) {
     TRY(model_require_activation(m, "silu|swish", err));
+    TRY(model_require_gating(m, GATING_SOFTMAX, err));
     return model_layers_uniform(m, 0, err);
 }
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
     /* a GGUF does not say; every published model of the family renormalises */
-    const bool norm = c->m->prefix[0] != '\0' ? c->m->hp.router_norm != 0 : c->m->hp.router_norm == 1;
-    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = norm, .scaling = 1.0f}, .activation = MOE_SILU};
+    const bool norm = model_router_norm(c->m, source_container(c->m->src) == META_GGUF);
+    const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = norm, .scaling = model_router_scaling(c->m)}, .activation = MOE_SILU};
     return block_moe_layer(c, l, x, &p);
 }
 
@@ -36,6 +37,7 @@ const arch arch_qwen3_moe = {
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
+    .needs_experts = true,
     .configure = configure,
     .embed = block_embed,
     .layer = layer,

@@ -5,13 +5,6 @@
 
 /* ---- element readers; weights lie at any address ---- */
 
-static float f8_e4m3(uint8_t v) {
-    const int e = v >> 3 & 15, m = v & 7;
-    if (e == 15 && m == 7) return NAN;
-    const float f = e == 0 ? ldexpf((float)m, -9) : ldexpf((float)(8 + m), e - 10);
-    return v & 0x80 ? -f : f;
-}
-
 static float f4_e2m1(uint8_t v) {
     static const float value[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     return v & 8 ? -value[v & 7] : value[v & 7];
@@ -25,7 +18,7 @@ static float element(vt_dtype t, const uint8_t *base, int64_t i) {
     case VT_F32: memcpy(&f, base + 4 * i, sizeof f); return f;
     case VT_F16: return vt_f16_to_f32(cpu_u16(base + 2 * i));
     case VT_BF16: return vt_bf16_to_f32(cpu_u16(base + 2 * i));
-    case VT_F8_E4M3: return f8_e4m3(base[i]);
+    case VT_F8_E4M3: return vt_f8_e4m3_to_f32(base[i]);
     case VT_F8_E8M0: return f8_e8m0(base[i]);
     case VT_F4_E2M1: return f4_e2m1((uint8_t)(base[i / 2] >> (i % 2 * 4) & 15));
     default: return NAN;

@@ -116,7 +116,7 @@ static void delta_task(void *ctx, int64_t begin, int64_t end, int thread) {
     const vt_tensor *out = call->t[0], *qkv = call->t[1], *a = call->t[2], *b = call->t[3], *a_log = call->t[4], *dt_bias = call->t[5], *state = call->t[6], *pos = call->t[7];
     const int64_t keys = (int64_t)p.n_k * p.d_k, size = (int64_t)p.d_k * p.d_v;
     for (int64_t i = begin; i < end; i++) {
-        const int64_t h = i % p.n_v, kh = h / (p.n_v / p.n_k);
+        const int64_t h = i % p.n_v, kh = p.k_tiled ? h % p.n_k : h / (p.n_v / p.n_k);
         const segment_rows s = rows_of(call, 7, i / p.n_v);
         if (s.first == s.end) continue;
         float *S = (float *)(void *)cpu_row(state, s.slot) + h * size;
