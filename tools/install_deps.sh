@@ -8,7 +8,7 @@ set -euo pipefail
 
 packages_of() {
     case $1 in
-        build) echo gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev ;;
+        build) echo gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev liburing-dev ;;
         tests) echo libcmocka-dev g++ python3 patch ;;
         clang) echo clang libclang-rt-dev ;;
         model) echo python3 python3-pip ca-certificates ;;

@@ -221,6 +221,9 @@ HEADRACE_API headrace_status headrace_step(headrace_engine *e, bool *more, headr
 
 typedef enum headrace_experts_tier { HEADRACE_EXPERTS_NONE, HEADRACE_EXPERTS_RESIDENT, HEADRACE_EXPERTS_STREAM } headrace_experts_tier;
 
+/** How streamed experts are read: by io_uring or pread past the page cache, or through it. */
+typedef enum headrace_expert_reader { HEADRACE_READER_NONE, HEADRACE_READER_BUFFERED, HEADRACE_READER_PREAD, HEADRACE_READER_IO_URING } headrace_expert_reader;
+
 typedef struct headrace_stats {
     uint32_t size;
     uint32_t n_running, n_waiting;
@@ -239,6 +242,11 @@ typedef struct headrace_stats {
     uint64_t device_expert_hits, device_expert_misses, device_expert_evictions;
     uint64_t device_expert_bytes;  /* copied to the device */
     uint64_t device_expert_slots;
+    uint64_t expert_compute_ns;    /* STREAM: between the beginning and the end of a layer's experts, and not waiting */
+    uint64_t expert_disk_ns;       /* STREAM: while reads were under way */
+    uint64_t expert_disk_bytes_per_s; /* STREAM: what the disk gave when the reader was chosen; 0: not measured */
+    uint64_t expert_prefetch_used, expert_prefetch_wasted; /* bytes read ahead of their layer that were then taken, or given up unused */
+    headrace_expert_reader expert_reader;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

@@ -32,6 +32,39 @@ bool os_file_intact(const os_file *f);
 /** Hint: the range of the mapping will be read soon (MADV_WILLNEED on whole pages). */
 void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
 
+/** The page cache need not keep this range. */
+void os_file_forget(const os_file *f, uint64_t off, uint64_t n);
+
+/**
+ * A second descriptor of an open file (the same inode, whatever has the name by now) whose reads bypass the page cache. Offsets, sizes and addresses of its reads
+ * are multiples of OS_DIRECT_ALIGN; the last of a file comes short.
+ */
+typedef struct os_direct os_direct;
+enum { OS_DIRECT_ALIGN = 4096 };
+/** STATUS_UNSUPPORTED: the file system (named) refuses. */
+NODISCARD status os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
+void os_direct_close(os_direct *d);
+/** One read: bytes that came (0: the file ends there), or minus the system's error. */
+int64_t os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
+
+/**
+ * Reads that the kernel carries out while the caller goes on (io_uring). At most `depth` are under way. Owned by one thread.
+ */
+typedef struct os_ring os_ring;
+/** STATUS_UNSUPPORTED says what refuses and what would help. */
+NODISCARD status os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
+/** No read may be under way. */
+void os_ring_destroy(os_ring *r);
+/** Pin the memory that reads go to, once, instead of with every read. False: the limit of locked memory, or the kernel, refuses; reads work all the same. */
+bool os_ring_register(os_ring *r, void *base, size_t n);
+/** Queue a read; it begins with the next submit or waiting next. */
+void os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
+void os_ring_submit(os_ring *r);
+/** A read that ended: its `user`, and bytes or minus the system's error. False: none has ended, or with `wait` the ring has failed. */
+bool os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
+/** "Input/output error" for 5. */
+const char *os_error_text(int code, char *out, size_t n);
+
 /** Read a small text file whole (at most max_bytes), NUL-terminated. What is no file (directory, device, pipe) is STATUS_INVALID. */
 NODISCARD status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err);
 

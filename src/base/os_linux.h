@@ -26,6 +26,9 @@ void os_lines_close(os_lines *r);
 /** First number after `key` at the start of a line ("MemTotal:  123 kB"); false when there is none. */
 bool os_lines_find(const char *root, const char *path, const char *key, uint64_t *out);
 
+/** The descriptor, for a ring. */
+int os_linux_direct_fd(const os_direct *d);
+
 /** Limits and usage of the memory cgroups (v1, v2 or both) that /proc/self/cgroup names; fills the two cgroup fields. */
 void os_linux_cgroup(const char *root, os_memory *out);
 /** Physical cores among the n_cpus processors listed in ascending order in cpus[]; 0 when the topology is not known. */

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/checked.h"
+#include "base/os_linux.h"
 
 enum { MAX_MAPPINGS = 256, MAX_PREVIOUS = 16 };
 
@@ -231,6 +233,53 @@ status os_file_read(const os_file *f, uint64_t off, void *dst, size_t n, error *
         got += (size_t)r;
     }
     return STATUS_OK;
+}
+
+void os_file_forget(const os_file *f, uint64_t off, uint64_t n) {
+    if (off <= INT64_MAX && n <= INT64_MAX) posix_fadvise(f->fd, (off_t)off, (off_t)n, POSIX_FADV_DONTNEED);
+}
+
+/* ---- past the page cache ---- */
+
+struct os_direct {
+    mem *m;
+    int fd;
+};
+
+status os_direct_open(mem *m, const os_file *f, os_direct **out, error *err) {
+    os_direct *d = mem_calloc(m, MEM_PROCESS, 1, sizeof *d);
+    char name[64];
+    if (d == NULL) return error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for an open file", f->path);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", f->fd);
+    d->m = m;
+    d->fd = open_retry(name, O_RDONLY | O_DIRECT);
+    if (d->fd < 0 && errno == ENOENT) d->fd = open_retry(f->path, O_RDONLY | O_DIRECT); /* no /proc here */
+    struct stat st;
+    if (d->fd < 0 || fstat(d->fd, &st) != 0 || (uint64_t)st.st_dev != f->device || (uint64_t)st.st_ino != f->inode) {
+        const int e = d->fd < 0 ? errno : ESTALE;
+        os_direct_close(d);
+        return error_set(err, STATUS_UNSUPPORTED, "os: %s: cannot be read past the page cache: %s", f->path, strerror(e));
+    }
+    *out = d;
+    return STATUS_OK;
+}
+
+void os_direct_close(os_direct *d) {
+    if (d == NULL) return;
+    if (d->fd >= 0) close(d->fd);
+    mem_free(d->m, d);
+}
+
+int64_t os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n) {
+    const ssize_t got = pread(d->fd, dst, n, (off_t)off);
+    return got < 0 ? -(int64_t)errno : (int64_t)got;
+}
+
+int os_linux_direct_fd(const os_direct *d) { return d->fd; }
+
+const char *os_error_text(int code, char *out, size_t n) {
+    snprintf(out, n, "%s", strerrordesc_np(code) != NULL ? strerrordesc_np(code) : "unknown error");
+    return out;
 }
 
 status os_file_map(os_file *f, const uint8_t **out, error *err) {

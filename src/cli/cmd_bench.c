@@ -12,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/disk_bandwidth.h"
 #include "cli/json_out.h"
 #include "cli/read_bandwidth.h"
 #include "cli/session.h"
 #include "cli/speed_meter.h"
 
-enum { MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+enum { N_SAMPLES = 7, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
 
 typedef struct spread {
     double median, min, max; /* NAN: not measured */
@@ -26,6 +27,9 @@ typedef struct spread {
 typedef struct point {
     int n_seqs;
     spread prefill, decode; /* tokens a second */
+    /* streamed experts: bytes a second that the disk gives by itself, and that decode and prefill read; decode's bytes, in parts of the disk's */
+    spread disk, read, prefill_read, disk_share, prefill_share;
+    double read_per_token, hit_share;
     double bytes_per_token, share;
 } point;
 
@@ -44,7 +48,9 @@ typedef struct bench {
     int n_repeat, n_points, most_seqs;
     point points[MAX_POINTS];
     double bandwidth; /* bytes a second; NAN: could not be measured */
-    double *samples;  /* [2, n_repeat] */
+    double *samples;  /* [N_SAMPLES, n_repeat] */
+    disk_bandwidth *disk; /* NULL: nothing is streamed */
+    headrace_stats before, between, after; /* a run, its decode, its end */
     int32_t *ids;
     bench_sequence *sequences;
     headrace_id *request_ids;
@@ -97,9 +103,15 @@ static status submit(void *user, size_t i, headrace_id *out, error *err) {
     return session_status(headrace_submit(b->engine, &r, out, &why), &why, err);
 }
 
+static void take_stats(bench *b, headrace_stats *out) {
+    *out = (headrace_stats){.size = sizeof *out};
+    if (headrace_get_stats(b->engine, out) != HEADRACE_OK) *out = (headrace_stats){0};
+}
+
 static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
     bench *b = user;
     speed_meter_step(&b->speed, before_ns, after_ns);
+    if (b->disk != NULL && b->speed.decode_ns == 0) take_stats(b, &b->between);
 }
 
 /* One run: n_seqs prompts of n_prompt ids, n_generate tokens each; its speeds are in b->speed afterwards. */
@@ -129,15 +141,40 @@ static double rate(double count, uint64_t ns) { return ns && count > 0 ? count *
 
 static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
 
+/* What the disk gives by itself, in front of a run and behind it. */
+static status measure_disk(bench *b, double *out, error *err) {
+    *out = NAN;
+    return b->disk != NULL ? disk_bandwidth_measure(b->disk, DISK_MS, out, err) : STATUS_OK;
+}
+
 static status measure(bench *b, point *p, error *err) {
-    double *prefill = b->samples, *decode = b->samples + b->n_repeat;
+    double *v[N_SAMPLES], disk_before;
+    uint64_t decode_bytes = 0, decode_tokens = 0, hits = 0, asked = 0;
+    for (int i = 0; i < N_SAMPLES; i++) v[i] = b->samples + i * b->n_repeat;
+    TRY(measure_disk(b, &disk_before, err));
     for (int r = 0; r < b->n_repeat; r++) {
+        take_stats(b, &b->before);
         TRY(run_once(b, p->n_seqs, at_least_one(b->n_prompt), at_least_one(b->n_generate), err));
-        prefill[r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
-        decode[r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
+        take_stats(b, &b->after);
+        v[0][r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
+        v[1][r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
+        double disk_after;
+        TRY(measure_disk(b, &disk_after, err));
+        v[2][r] = (disk_before + disk_after) / 2;
+        v[3][r] = rate((double)(b->after.expert_bytes_read - b->between.expert_bytes_read), b->speed.decode_ns);
+        v[4][r] = rate((double)(b->between.expert_bytes_read - b->before.expert_bytes_read), b->speed.prefill_ns);
+        v[5][r] = v[3][r] / v[2][r];
+        v[6][r] = v[4][r] / v[2][r];
+        disk_before = disk_after;
+        decode_bytes += b->after.expert_bytes_read - b->between.expert_bytes_read;
+        decode_tokens += b->speed.decode_tokens;
+        hits += b->after.expert_hits - b->between.expert_hits;
+        asked += b->after.expert_hits + b->after.expert_misses - b->between.expert_hits - b->between.expert_misses;
     }
-    p->prefill = spread_of(prefill, b->n_repeat);
-    p->decode = spread_of(decode, b->n_repeat);
+    spread *const to[N_SAMPLES] = {&p->prefill, &p->decode, &p->disk, &p->read, &p->prefill_read, &p->disk_share, &p->prefill_share};
+    for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->n_repeat);
+    p->read_per_token = decode_tokens > 0 ? (double)decode_bytes / (double)decode_tokens : NAN;
+    p->hit_share = asked > 0 ? (double)hits / (double)asked : NAN;
     double mean_length = (double)b->n_prompt + (double)b->n_generate / 2;
     p->bytes_per_token = (double)b->info.weight_bytes / p->n_seqs + (double)b->info.kv_bytes_per_token * mean_length;
     p->share = p->bytes_per_token * p->decode.median / b->bandwidth;
@@ -223,6 +260,15 @@ static status print_json(const bench *b, error *err) {
                                 (json_int_t)b->n_generate, "prefill_tokens_per_s", spread_json(&p->prefill), "decode_tokens_per_s",
                                 spread_json(&p->decode), "bytes_per_token", json_number(p->bytes_per_token), "bandwidth_share",
                                 json_number(p->share));
+        if (b->disk != NULL && one != NULL) {
+            json_object_set_new(one, "disk_bytes_per_s", spread_json(&p->disk));
+            json_object_set_new(one, "decode_read_bytes_per_s", spread_json(&p->read));
+            json_object_set_new(one, "prefill_read_bytes_per_s", spread_json(&p->prefill_read));
+            json_object_set_new(one, "decode_disk_share", spread_json(&p->disk_share));
+            json_object_set_new(one, "prefill_disk_share", spread_json(&p->prefill_share));
+            json_object_set_new(one, "decode_read_bytes_per_token", json_number(p->read_per_token));
+            json_object_set_new(one, "decode_hit_share", json_number(p->hit_share));
+        }
         if (json_array_append_new(runs, one) == 0) continue;
         json_decref(runs);
         runs = NULL;
@@ -259,11 +305,36 @@ static void print_table(const bench *b) {
     }
 }
 
+/* Reads of streamed experts beside what the disk gave by itself, before and after each run. */
+static void print_stream(const bench *b) {
+    printf("\nexperts streamed; disk by itself, read by decode and by prefill in GB/s (min..max), their share\n");
+    for (int i = 0; i < b->n_points; i++) {
+        const point *p = &b->points[i];
+        printf("%5d  disk %.2f (%.2f..%.2f)  decode %.2f, %.1f %% (%.1f..%.1f)  prefill %.2f, %.1f %% (%.1f..%.1f)  %.1f MB/token, %.1f %% hits\n", p->n_seqs, p->disk.median / 1e9, p->disk.min / 1e9, p->disk.max / 1e9, p->read.median / 1e9,
+               100 * p->disk_share.median, 100 * p->disk_share.min, 100 * p->disk_share.max, p->prefill_read.median / 1e9, 100 * p->prefill_share.median, 100 * p->prefill_share.min, 100 * p->prefill_share.max,
+               p->read_per_token / 1e6, 100 * p->hit_share);
+    }
+    printf("%llu of %llu experts taken so far\n", (unsigned long long)b->after.experts_distinct, (unsigned long long)b->after.experts_total);
+}
+
 /* ---- the command ---- */
+
+/* For streamed experts: the disk that they are on. */
+static status open_disk(bench *b, error *err) {
+    take_stats(b, &b->after);
+    if (b->after.experts_tier != HEADRACE_EXPERTS_STREAM) return STATUS_OK;
+    error why = {0};
+    const status rc = disk_bandwidth_open(b->x->m, config_text(b->x->c, CONFIG_KEY_MODEL), &b->disk, &why);
+    if (rc == STATUS_UNSUPPORTED || rc == STATUS_INVALID || rc == STATUS_NOT_FOUND) {
+        cli_complain(b->x, why.text); /* no figures of the disk, then */
+        return STATUS_OK;
+    }
+    return rc == STATUS_OK ? rc : error_set(err, rc, "%s", why.text);
+}
 
 static status allocate(bench *b, error *err) {
     mem *m = b->x->m;
-    b->samples = mem_calloc(m, MEM_PROCESS, 2 * (size_t)b->n_repeat, sizeof *b->samples);
+    b->samples = mem_calloc(m, MEM_PROCESS, N_SAMPLES * (size_t)b->n_repeat, sizeof *b->samples);
     b->ids = mem_calloc(m, MEM_PROCESS, (size_t)tokens_needed(b), sizeof *b->ids);
     b->sequences = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->sequences);
     b->request_ids = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->request_ids);
@@ -280,10 +351,12 @@ static status run(bench *b, error *err) {
     error why = {0};
     b->bandwidth = NAN;
     if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
+    TRY(open_disk(b, err));
     TRY(run_once(b, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
     for (int i = 0; i < b->n_points; i++) TRY(measure(b, &b->points[i], err));
     if (x->json) return print_json(b, err);
     print_table(b);
+    if (b->disk != NULL) print_stream(b);
     return STATUS_OK;
 }
 
@@ -292,6 +365,7 @@ static status run_bench(cli *x, error *err) {
     status rc = run(&b, err);
     b.muted = true;
     headrace_free(b.engine);
+    disk_bandwidth_close(b.disk);
     mem_free(x->m, b.samples);
     mem_free(x->m, b.ids);
     mem_free(x->m, b.sequences);

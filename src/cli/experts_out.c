@@ -2,11 +2,33 @@
 /* Figures of the expert store as the engine counts them. */
 #include "cli/experts_out.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static bool get(headrace_engine *e, headrace_stats *st) {
     *st = (headrace_stats){.size = sizeof *st};
     return e != NULL && headrace_get_stats(e, st) == HEADRACE_OK && st->experts_tier != HEADRACE_EXPERTS_NONE;
+}
+
+/* Bytes read in the time that reads were under way, as a part of what the disk gave when it was measured. NAN: it was not. */
+static double disk_share(const headrace_stats *st) {
+    if (st->expert_disk_bytes_per_s == 0 || st->expert_disk_ns == 0) return NAN;
+    return (double)st->expert_bytes_read * 1e9 / (double)st->expert_disk_ns / (double)st->expert_disk_bytes_per_s;
+}
+
+static const char *reader_name(const headrace_stats *st) {
+    static const char *const names[] = {"none", "buffered", "pread", "io_uring"};
+    return names[st->expert_reader];
+}
+
+/* What only a stream has. */
+static bool add_stream(json_t *x, const headrace_stats *st) {
+    json_t *more = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "reader", reader_name(st), "compute_s", json_number((double)st->expert_compute_ns / 1e9), "disk_s",
+                             json_number((double)st->expert_disk_ns / 1e9), "disk_limit_bytes_per_s", st->expert_disk_bytes_per_s > 0 ? json_number((double)st->expert_disk_bytes_per_s) : json_null(),
+                             "disk_share", json_number(disk_share(st)), "prefetch_used_bytes", (json_int_t)st->expert_prefetch_used, "prefetch_wasted_bytes", (json_int_t)st->expert_prefetch_wasted);
+    const bool good = x != NULL && more != NULL && json_object_update(x, more) == 0;
+    json_decref(more);
+    return good;
 }
 
 bool experts_add_json(json_t *o, headrace_engine *e) {
@@ -26,6 +48,10 @@ bool experts_add_json(json_t *o, headrace_engine *e) {
             return false;
         }
     }
+    if (st.experts_tier == HEADRACE_EXPERTS_STREAM && !add_stream(x, &st)) {
+        json_decref(x);
+        return false;
+    }
     return json_object_set_new(o, "experts", x) == 0;
 }
 
@@ -44,8 +70,10 @@ void experts_print_line(headrace_engine *e) {
                 (unsigned long long)st.device_expert_evictions, (double)st.device_expert_bytes / 1048576.0);
     }
     const uint64_t n = st.expert_hits + st.expert_misses;
-    fprintf(stderr, "experts streamed through %llu slots of %.2f MiB; %llu hits, %llu misses (%.1f %% hits), %llu evictions; %.1f MiB read, %.2f s waited; %llu of %llu distinct\n",
-            (unsigned long long)st.expert_slots, (double)st.expert_slot_bytes / 1048576.0, (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses,
-            n > 0 ? 100.0 * (double)st.expert_hits / (double)n : 0.0, (unsigned long long)st.expert_evictions, (double)st.expert_bytes_read / 1048576.0, (double)st.expert_stall_ns / 1e9,
-            distinct, total);
+    fprintf(stderr, "experts streamed through %llu slots of %.2f MiB; %llu hits, %llu misses (%.1f %% hits), %llu evictions; %llu of %llu distinct\n", (unsigned long long)st.expert_slots,
+            (double)st.expert_slot_bytes / 1048576.0, (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses, n > 0 ? 100.0 * (double)st.expert_hits / (double)n : 0.0,
+            (unsigned long long)st.expert_evictions, distinct, total);
+    fprintf(stderr, "%.1f MiB read by %s in %.2f s", (double)st.expert_bytes_read / 1048576.0, reader_name(&st), (double)st.expert_disk_ns / 1e9);
+    if (isfinite(disk_share(&st))) fprintf(stderr, " (%.0f %% of the %.2f GB/s that the disk gave at the start)", 100 * disk_share(&st), (double)st.expert_disk_bytes_per_s / 1e9);
+    fprintf(stderr, "; waited %.2f s, computed %.2f s\n", (double)st.expert_stall_ns / 1e9, (double)st.expert_compute_ns / 1e9);
 }

@@ -38,6 +38,7 @@ struct headrace_engine {
     pool *threads;
     model *model;
     engine_plan plan;
+    int32_t expert_read_way; /* 0: as found best, else expert_read_way + 1 */
     plan_machine machine;      /* that the verdict was about */
     char device_name[64];
     uint64_t load_ns;

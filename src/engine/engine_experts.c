@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "model/block_moe.h"
+#include "moe/expert_reader.h"
 
 static load_mode load_setting(const config *c) {
     const char *text = config_text(c, CONFIG_KEY_LOAD);
@@ -47,8 +48,15 @@ static status check_request(const headrace_engine *e, const config *c, const pla
     return STATUS_OK;
 }
 
+/* 0: as found best, else expert_read_way + 1. */
+static int32_t read_way(const config *c) {
+    const char *way = config_text(c, CONFIG_KEY_EXPERT_READER);
+    return strcmp(way, "io_uring") == 0 ? EXPERT_READ_RING + 1 : strcmp(way, "pread") == 0 ? EXPERT_READ_PREAD + 1 : strcmp(way, "buffered") == 0 ? EXPERT_READ_BUFFERED + 1 : 0;
+}
+
 status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     plan_experts_request r;
+    e->expert_read_way = read_way(c);
     TRY(read_request(c, &r, err));
     *out = (plan_experts){0};
     TRY(check_request(e, c, &r, err));
@@ -127,7 +135,7 @@ status engine_experts_attach(headrace_engine *e, error *err) {
     expert_store *store;
     if (x->tier == PLAN_EXPERTS_NONE) return STATUS_OK;
     if (x->tier == PLAN_EXPERTS_STREAM) {
-        const expert_stream_options opt = {.budget_bytes = (size_t)x->n_slots * x->slot_bytes};
+        const expert_stream_options opt = {.budget_bytes = (size_t)x->n_slots * x->slot_bytes, .read_way = e->expert_read_way};
         TRY(expert_store_stream_create(e->m, bank, &opt, &store, err));
     } else {
         TRY(expert_store_resident_create(e->m, bank, e->queue, &store, err));
@@ -177,5 +185,11 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     out->expert_stall_ns = c.stall_ns;
     out->expert_slots = c.n_slots;
     out->expert_slot_bytes = c.slot_bytes;
+    out->expert_compute_ns = c.compute_ns;
+    out->expert_disk_ns = c.disk_ns;
+    out->expert_disk_bytes_per_s = c.disk_bytes_per_s;
+    out->expert_prefetch_used = c.prefetch_used;
+    out->expert_prefetch_wasted = c.prefetch_wasted;
+    out->expert_reader = e->plan.experts.tier != PLAN_EXPERTS_STREAM ? HEADRACE_READER_NONE : c.read_way == EXPERT_READ_RING ? HEADRACE_READER_IO_URING : c.read_way == EXPERT_READ_PREAD ? HEADRACE_READER_PREAD : HEADRACE_READER_BUFFERED;
     out->experts_total = (uint64_t)e->plan.experts.all_slots;
 }

@@ -28,10 +28,10 @@ static uint64_t room_beside(const engine_plan *p, uint64_t have) { return have >
 
 /* Down to a multiple of 1 MiB where that still holds as many slots as are wanted: a size that can be typed. */
 static void typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_t n) {
-    const uint64_t mib = (uint64_t)MIB, bytes = (uint64_t)n_slots * bank->max_slot_bytes, up = (bytes + mib - 1) / mib * mib;
+    const uint64_t mib = (uint64_t)MIB, bytes = (uint64_t)n_slots * bank->stream_slot_bytes, up = (bytes + mib - 1) / mib * mib;
     if (n_slots == expert_stream_min_slots(bank))
         snprintf(text, n, "min");
-    else if (bytes / mib * mib / bank->max_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
+    else if (bytes / mib * mib / bank->stream_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
         snprintf(text, n, "%lluM", (unsigned long long)(bytes / mib));
     else
         snprintf(text, n, "%llu", (unsigned long long)(up > bytes ? bytes : up));
@@ -47,7 +47,7 @@ static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p,
     }
     return error_set(err, STATUS_DOES_NOT_FIT,
                      "plan: even the least slots for experts, %lld of %.2f MiB, and %.1f MiB for everything else exceed the %.1f MiB that this machine or its cgroup has; a smaller --ctx, --kv-mem or --max-batch-tokens would have to make room for %.1f MiB",
-                     (long long)least, (double)bank->max_slot_bytes / MIB, (double)p->total_bytes / MIB, (double)have / MIB, ((double)stream_bytes(bank, least) + (double)p->total_bytes - (double)have) / MIB);
+                     (long long)least, (double)bank->stream_slot_bytes / MIB, (double)p->total_bytes / MIB, (double)have / MIB, ((double)stream_bytes(bank, least) + (double)p->total_bytes - (double)have) / MIB);
 }
 
 static uint64_t resident_need(const expert_bank *bank, const engine_plan *p) { return (uint64_t)p->total_bytes + bank->total_bytes + expert_store_resident_table_bytes(bank); }
@@ -97,7 +97,7 @@ plan_experts plan_experts_of(const expert_bank *bank, plan_tier tier) {
         .min_slots = expert_stream_min_slots(bank),
         .cycle_slots = expert_stream_cycle_slots(bank),
         .all_slots = expert_stream_all_slots(bank),
-        .slot_bytes = bank->max_slot_bytes,
+        .slot_bytes = bank->stream_slot_bytes,
         .file_bytes = bank->total_bytes,
     };
 }

@@ -244,6 +244,7 @@ size_t source_n_tensors(const source *s) { return s->n_tensors; }
 const tensor_info *source_tensor(const source *s, size_t i) { return i < s->n_tensors ? &s->tensors[i] : NULL; }
 size_t source_n_files(const source *s) { return s->n_files; }
 const os_file *source_file(const source *s, size_t i) { return i < s->n_files ? s->files[i] : NULL; }
+bool source_is_plain(const source *s) { return s->read == read_file; }
 bool source_is_mapped(const source *s) { return s->mapped; }
 
 const tensor_info *source_find(const source *s, const char *name) {

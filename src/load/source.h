@@ -71,6 +71,8 @@ NODISCARD status source_read_range(const source *s, uint32_t file, uint64_t off,
 NODISCARD status source_read_sibling(const source *s, mem_tag tag, const char *name, size_t max_bytes, char **out, size_t *n, error *err);
 /** n more bytes of the checkpoint are where they belong (copied elsewhere by the caller): for the progress of a load. On the opening thread. */
 void source_note_progress(source *s, uint64_t n);
+/** Whether bytes come straight from the files, so that a reader of its own may fetch them. */
+bool source_is_plain(const source *s);
 /** False once any mapped file shrank (os_file_intact). */
 bool source_intact(const source *s);
 bool source_is_mapped(const source *s);

@@ -19,15 +19,14 @@ static bool lies_before(const expert_span *a, const expert_span *b) {
 
 /* Parts lie in a slot in the order in which expert 0 has them in the file, so that neighbours can be read at once. */
 static status lay_out_slot(expert_layer *el, const expert_span *spans, error *err) {
-    int32_t order[EXPERT_MAX_PARTS];
     size_t off = 0, file = 0;
     for (int32_t p = 0; p < el->n_parts; p++) {
         int32_t i = p;
-        for (; i > 0 && lies_before(&spans[p], &spans[order[i - 1]]); i--) order[i] = order[i - 1];
-        order[i] = p;
+        for (; i > 0 && lies_before(&spans[p], &spans[el->order[i - 1]]); i--) el->order[i] = el->order[i - 1];
+        el->order[i] = p;
     }
     for (int32_t i = 0; i < el->n_parts; i++) {
-        expert_part *p = &el->parts[order[i]];
+        expert_part *p = &el->parts[el->order[i]];
         p->slot_off = off;
         if (!checked_add_size(file, p->n_bytes, &file) || !checked_add_size(off, p->n_bytes, &off) || !checked_align_size(off, EXPERT_PART_ALIGN, &off)) {
             return error_set(err, STATUS_FORMAT, "experts: the size of an expert overflows");
@@ -35,6 +34,38 @@ static status lay_out_slot(expert_layer *el, const expert_span *spans, error *er
     }
     el->slot_bytes = off;
     el->file_bytes = file;
+    return STATUS_OK;
+}
+
+/* Whether part b begins where part a ends, for every expert. */
+static bool are_neighbours(const expert_layer *el, int32_t a, int32_t b) {
+    for (int32_t e = 0; e < el->n_experts; e++) {
+        const expert_span *x = &el->spans[(size_t)e * (size_t)el->n_parts + (size_t)a], *y = &el->spans[(size_t)e * (size_t)el->n_parts + (size_t)b];
+        if (x->tensor->file != y->tensor->file || x->tensor->off + x->off + el->parts[a].n_bytes != y->tensor->off + y->off) return false;
+    }
+    return true;
+}
+
+/* The padded slot. Two pages more than the parts with their alignment hold a group wherever it begins in a page. */
+static status lay_out_pages(expert_layer *el, error *err) {
+    size_t end = 0, area = 0;
+    for (int32_t i = 0; i < el->n_parts; i++) {
+        size_t aligned;
+        const size_t n = el->parts[el->order[i]].n_bytes;
+        if (i == 0 || !are_neighbours(el, el->order[i - 1], el->order[i])) {
+            end += area;
+            area = 2 * EXPERT_PAGE_BYTES;
+            el->groups[el->n_groups++] = (expert_group){.first = i, .area_off = end};
+        }
+        expert_group *g = &el->groups[el->n_groups - 1];
+        g->n++;
+        g->n_bytes += n;
+        if (!checked_align_size(n, EXPERT_PART_ALIGN, &aligned) || !checked_add_size(area, aligned, &area)) return error_set(err, STATUS_FORMAT, "experts: the size of an expert overflows");
+        if (i + 1 == el->n_parts || !are_neighbours(el, el->order[i], el->order[i + 1])) {
+            if (!checked_align_size(area, EXPERT_PAGE_BYTES, &area) || area > SIZE_MAX / 2 - end) return error_set(err, STATUS_FORMAT, "experts: the size of an expert overflows");
+        }
+    }
+    el->padded_bytes = end + area;
     return STATUS_OK;
 }
 
@@ -57,12 +88,13 @@ status expert_bank_set_layer(expert_bank *b, arena *a, int32_t layer, int32_t n_
                              i / (size_t)n_parts, p->n_bytes, (unsigned long long)spans[i].off);
         }
     }
+    TRY(lay_out_pages(&el, err));
     b->layers[layer] = el;
     return STATUS_OK;
 }
 
 void expert_bank_seal(expert_bank *b) {
-    b->max_slot_bytes = 0;
+    b->max_slot_bytes = b->stream_slot_bytes = 0;
     b->max_top_k = b->max_experts = 0;
     b->total_bytes = 0;
     for (int32_t l = 0; l < b->n_layers; l++) {
@@ -71,5 +103,8 @@ void expert_bank_seal(expert_bank *b) {
         if (el->top_k > b->max_top_k) b->max_top_k = el->top_k;
         if (el->n_experts > b->max_experts) b->max_experts = el->n_experts;
         b->total_bytes += (uint64_t)el->n_experts * el->file_bytes;
+        if (el->padded_bytes > b->stream_slot_bytes) b->stream_slot_bytes = el->padded_bytes;
     }
+    b->padded = b->max_slot_bytes >= EXPERT_DIRECT_LEAST;
+    if (!b->padded) b->stream_slot_bytes = b->max_slot_bytes;
 }

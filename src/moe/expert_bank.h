@@ -11,7 +11,7 @@
 #include "base/arena.h"
 #include "load/source.h"
 
-enum { EXPERT_MAX_PARTS = 12, EXPERT_PART_ALIGN = 64 };
+enum { EXPERT_MAX_PARTS = 12, EXPERT_PART_ALIGN = 64, EXPERT_PAGE_BYTES = 4096, EXPERT_DIRECT_LEAST = 256 * 1024 };
 
 typedef struct expert_part {
     vt_tensor view;   /* of one expert, data NULL */
@@ -25,11 +25,22 @@ typedef struct expert_span {
     uint64_t off; /* within the tensor */
 } expert_span;
 
+/** Parts that lie side by side in the file for every expert of the layer: positions first .. first + n - 1 of `order`. */
+typedef struct expert_group {
+    int32_t first, n;
+    size_t n_bytes;  /* of one expert, as in the file */
+    size_t area_off; /* of the group's pages in a padded slot */
+} expert_group;
+
 typedef struct expert_layer {
     int32_t n_experts, n_parts; /* n_experts 0: not a layer with experts */
     int32_t top_k;              /* experts of one row */
     expert_part parts[EXPERT_MAX_PARTS];
+    int32_t order[EXPERT_MAX_PARTS];      /* parts as they follow each other in the file (of expert 0) */
+    expert_group groups[EXPERT_MAX_PARTS];
+    int32_t n_groups;
     size_t slot_bytes;          /* all parts with their alignment */
+    size_t padded_bytes;        /* of a padded slot (expert_slot.h) */
     size_t file_bytes;          /* of one expert, without alignment */
     expert_span *spans;         /* [n_experts * n_parts] */
 } expert_layer;
@@ -39,6 +50,8 @@ typedef struct expert_bank {
     int32_t n_layers;
     expert_layer *layers;       /* [n_layers] */
     size_t max_slot_bytes;      /* of the largest layer */
+    size_t stream_slot_bytes;   /* of a slot of the stream store: padded where experts are large */
+    bool padded;
     int32_t max_top_k, max_experts;
     uint64_t total_bytes;       /* all experts of all layers */
 } expert_bank;

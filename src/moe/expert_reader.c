@@ -1,91 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The readers: one lock, a ring of ranges to read, a ring of completed fills. Readers hold the lock only to take a range and to say that it is done; the lock also carries the bytes of a
- * slot from the reader that wrote them to the engine's thread.
+ * The readers: one lock, a ring of ranges to read, a ring of completed fills. Threads hold the lock only to take a piece and to say that it is done; the lock also carries the bytes of a
+ * slot from the reader that wrote them to the engine's thread. With a ring there are no threads, and nobody contends for the lock.
  */
 #include "moe/expert_reader.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "moe/expert_reader_impl.h"
 
-enum { STACK_BYTES = 256 * 1024, MAX_THREADS = 64 };
+enum { STACK_BYTES = 256 * 1024 };
+static const uint64_t PAGE = EXPERT_PAGE_BYTES;
 
-typedef struct job {
-    int32_t fill;
-    expert_range range;
-} job;
+_Static_assert((int)EXPERT_PAGE_BYTES == (int)OS_DIRECT_ALIGN, "padded slots are laid out for reads past the page cache");
 
-typedef struct fill_state {
-    int32_t n_left;
-    status rc; /* of the first range that failed */
-    char why[EXPERT_READER_WHY_BYTES];
-} fill_state;
+/* ---- pieces ---- */
 
-struct expert_reader {
-    mem *m;
-    const source *src;
-    int32_t n_threads, n_fills, n_jobs;
-    size_t charged_bytes;
-    pthread_t threads[MAX_THREADS];
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
-    bool lock_ready, work_ready, done_ready;
+/* The range with what it takes to fill whole pages: the bytes in front of it in its first page, and where that page is in memory. */
+static size_t head_of(const expert_reader *r, const expert_range *range) { return r->opt.way == EXPERT_READ_BUFFERED ? 0 : (size_t)(range->off % PAGE); }
 
-    /* under lock */
-    bool stop;
-    job *jobs;     /* ring [n_jobs] */
-    int32_t job_first, job_count;
-    int32_t *ready; /* ring [n_fills] of completed fills */
-    int32_t ready_first, ready_count;
-    fill_state *fills;
+static int32_t count_pieces(const expert_reader *r, const expert_range *range) {
+    if (r->opt.way == EXPERT_READ_BUFFERED) return 1;
+    return (int32_t)((head_of(r, range) + range->n_bytes + EXPERT_READER_PIECE_BYTES - 1) / EXPERT_READER_PIECE_BYTES);
+}
 
-    int32_t n_pending; /* of the engine's thread */
-};
+bool reader_take(expert_reader *r, reader_piece *out) {
+    if (r->job_count == 0) return false;
+    reader_job *j = &r->jobs[r->job_first];
+    const size_t head = head_of(r, &j->range), total = head + (size_t)j->range.n_bytes, at = (size_t)j->n_taken * EXPERT_READER_PIECE_BYTES;
+    const bool buffered = r->opt.way == EXPERT_READ_BUFFERED;
+    const size_t need = buffered || total - at < EXPERT_READER_PIECE_BYTES ? total - at : EXPERT_READER_PIECE_BYTES;
+    *out = (reader_piece){
+        .fill = j->fill,
+        .range = j->range,
+        .off = j->range.off - head + at,
+        .dst = (uint8_t *)j->range.dst - head + at,
+        .n = buffered ? need : (need + (size_t)PAGE - 1) / (size_t)PAGE * (size_t)PAGE,
+        .need = need,
+    };
+    if (++j->n_taken == j->n_pieces) {
+        r->job_first = (r->job_first + 1) % r->n_jobs;
+        r->job_count--;
+    }
+    return true;
+}
 
-/* With the lock held. */
-static void complete(expert_reader *r, int32_t fill, status rc, const char *why) {
-    fill_state *f = &r->fills[fill];
+void reader_complete(expert_reader *r, int32_t fill, status rc, const char *why) {
+    reader_fill *f = &r->fills[fill];
     if (rc != STATUS_OK && f->rc == STATUS_OK) {
         f->rc = rc;
         snprintf(f->why, sizeof f->why, "%.*s", EXPERT_READER_WHY_BYTES - 1, why);
     }
     if (--f->n_left > 0) return;
-    r->ready[(r->ready_first + r->ready_count++) % r->n_fills] = fill;
+    r->ready[(r->ready_first + r->ready_count++) % r->opt.n_fills] = fill;
     pthread_cond_signal(&r->done);
+}
+
+bool reader_judge(const expert_reader *r, reader_piece *p, int64_t got, status *rc, error *err) {
+    *rc = STATUS_OK;
+    if (got >= 0 && (size_t)got >= p->need) return true;
+    if (got == -EINTR || got == -EAGAIN) return false;
+    const size_t whole = got > 0 ? (size_t)got / (size_t)PAGE * (size_t)PAGE : 0;
+    p->off += whole;
+    p->dst += whole;
+    p->n -= whole;
+    p->need -= whole;
+    if (whole > 0) return false;
+    if (got > 0 || got == -EINVAL) { /* less than a page, or the device has another idea of alignment: what is left goes through the page cache */
+        *rc = source_read_range(r->src, p->range.file, p->off, p->need, p->dst, err);
+        return true;
+    }
+    char text[128];
+    const uint64_t began = p->off > p->range.off ? p->off - p->range.off : 0;
+    *rc = error_set(err, STATUS_IO, "os: %s: read at offset %llu: expected %llu bytes, got %llu: %s", os_file_path(source_file(r->src, p->range.file)), (unsigned long long)p->range.off,
+                    (unsigned long long)p->range.n_bytes, (unsigned long long)began, got == 0 ? "the file ends there" : os_error_text((int)-got, text, sizeof text));
+    return true;
+}
+
+/* ---- threads ---- */
+
+static status read_piece(const expert_reader *r, reader_piece p, error *err) {
+    status rc;
+    if (r->opt.way == EXPERT_READ_BUFFERED) {
+        rc = source_read_range(r->src, p.range.file, p.off, p.need, p.dst, err);
+        if (p.need >= EXPERT_DIRECT_LEAST) os_file_forget(source_file(r->src, p.range.file), p.off, p.need);
+        return rc;
+    }
+    while (!reader_judge(r, &p, os_direct_read(r->direct[p.range.file], p.off, p.dst, p.n), &rc, err)) continue;
+    return rc;
 }
 
 static void *reader_main(void *ctx) {
     expert_reader *r = ctx;
     pthread_mutex_lock(&r->lock);
     for (;;) {
+        reader_piece p;
         while (!r->stop && r->job_count == 0) pthread_cond_wait(&r->work, &r->lock);
         if (r->stop) break;
-        const job j = r->jobs[r->job_first];
-        r->job_first = (r->job_first + 1) % r->n_jobs;
-        r->job_count--;
+        (void)reader_take(r, &p);
         pthread_mutex_unlock(&r->lock);
         error err = {0};
-        const status rc = source_read_range(r->src, j.range.file, j.range.off, j.range.n_bytes, j.range.dst, &err);
+        const status rc = read_piece(r, p, &err);
         pthread_mutex_lock(&r->lock);
-        complete(r, j.fill, rc, err.text);
+        reader_complete(r, p.fill, rc, err.text);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
-}
-
-static bool sizes(int32_t n_fills, int32_t max_ranges, size_t *n_jobs) {
-    return n_fills >= 1 && max_ranges >= 1 && checked_mul_size((size_t)n_fills, (size_t)max_ranges, n_jobs) && *n_jobs <= INT32_MAX / 2;
-}
-
-size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges) {
-    size_t n_jobs;
-    if (!sizes(n_fills, max_ranges, &n_jobs)) return SIZE_MAX;
-    return sizeof(expert_reader) + n_jobs * sizeof(job) + (size_t)n_fills * (sizeof(int32_t) + sizeof(fill_state)) + 4 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status start_threads(expert_reader *r, int32_t n_threads, error *err) {
@@ -108,33 +133,59 @@ static status start_threads(expert_reader *r, int32_t n_threads, error *err) {
     return STATUS_OK;
 }
 
-static status create(expert_reader *r, int32_t n_threads, int32_t n_fills, size_t n_jobs, error *err) {
-    r->n_fills = n_fills;
+/* ---- create ---- */
+
+static bool sizes(int32_t n_fills, int32_t max_ranges, size_t *n_jobs) {
+    return n_fills >= 1 && max_ranges >= 1 && checked_mul_size((size_t)n_fills, (size_t)max_ranges, n_jobs) && *n_jobs <= INT32_MAX / 2;
+}
+
+size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges) {
+    size_t n_jobs;
+    if (!sizes(n_fills, max_ranges, &n_jobs)) return SIZE_MAX;
+    const size_t flying = EXPERT_READER_MAX_DEPTH * (sizeof(reader_piece) + sizeof(int32_t)), files = 4096 * sizeof(os_direct *);
+    return sizeof(expert_reader) + n_jobs * sizeof(reader_job) + (size_t)n_fills * (sizeof(int32_t) + sizeof(reader_fill)) + flying + files + 7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+}
+
+static status open_direct(expert_reader *r, error *err) {
+    const size_t n = source_n_files(r->src);
+    if (!source_is_plain(r->src)) return error_set(err, STATUS_UNSUPPORTED, "experts: this checkpoint is read through a reader of its own");
+    r->direct = mem_calloc(r->m, MEM_MODEL, n, sizeof *r->direct);
+    if (r->direct == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for readers");
+    for (size_t i = 0; i < n; i++) TRY(os_direct_open(r->m, source_file(r->src, i), &r->direct[i], err));
+    return STATUS_OK;
+}
+
+static status create(expert_reader *r, size_t n_jobs, error *err) {
+    const size_t n_fills = (size_t)r->opt.n_fills;
     r->n_jobs = (int32_t)n_jobs;
     r->jobs = mem_calloc(r->m, MEM_MODEL, n_jobs, sizeof *r->jobs);
-    r->ready = mem_calloc(r->m, MEM_MODEL, (size_t)n_fills, sizeof *r->ready);
-    r->fills = mem_calloc(r->m, MEM_MODEL, (size_t)n_fills, sizeof *r->fills);
+    r->ready = mem_calloc(r->m, MEM_MODEL, n_fills, sizeof *r->ready);
+    r->fills = mem_calloc(r->m, MEM_MODEL, n_fills, sizeof *r->fills);
     if (r->jobs == NULL || r->ready == NULL || r->fills == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for %zu reads", n_jobs);
     r->lock_ready = pthread_mutex_init(&r->lock, NULL) == 0;
     r->work_ready = pthread_cond_init(&r->work, NULL) == 0;
     r->done_ready = pthread_cond_init(&r->done, NULL) == 0;
     if (!r->lock_ready || !r->work_ready || !r->done_ready) return error_set(err, STATUS_FAILED, "experts: no lock for the readers");
+    if (r->opt.way != EXPERT_READ_BUFFERED) TRY(open_direct(r, err));
+    if (r->opt.way == EXPERT_READ_RING) return reader_ring_create(r, err);
+    const int32_t n_threads = r->opt.depth < READER_MAX_THREADS ? r->opt.depth : READER_MAX_THREADS;
     const size_t stacks = (size_t)n_threads * STACK_BYTES;
     if (mem_charge(r->m, MEM_PROCESS, stacks) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the stacks of %d readers", n_threads);
     r->charged_bytes = stacks;
     return start_threads(r, n_threads, err);
 }
 
-status expert_reader_create(mem *m, const source *src, int32_t n_threads, int32_t n_fills, int32_t max_ranges, expert_reader **out, error *err) {
+status expert_reader_create(mem *m, const source *src, const expert_reader_options *opt, expert_reader **out, error *err) {
     size_t n_jobs;
-    if (n_threads < 1 || n_threads > MAX_THREADS || !sizes(n_fills, max_ranges, &n_jobs)) {
-        return error_set(err, STATUS_INVALID, "experts: %d readers for %d fills of %d ranges", n_threads, n_fills, max_ranges);
+    if (opt->depth < 1 || opt->depth > EXPERT_READER_MAX_DEPTH || !sizes(opt->n_fills, opt->max_ranges, &n_jobs)) {
+        return error_set(err, STATUS_INVALID, "experts: %d readers for %d fills of %d ranges", opt->depth, opt->n_fills, opt->max_ranges);
     }
     expert_reader *r = mem_calloc(m, MEM_MODEL, 1, sizeof *r);
     if (r == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for readers");
     r->m = m;
     r->src = src;
-    const status rc = create(r, n_threads, n_fills, n_jobs, err);
+    r->opt = *opt;
+    const status rc = create(r, n_jobs, err);
     if (rc != STATUS_OK) {
         expert_reader_destroy(r);
         return rc;
@@ -152,51 +203,73 @@ void expert_reader_destroy(expert_reader *r) {
         pthread_mutex_unlock(&r->lock);
         for (int32_t i = 0; i < r->n_threads; i++) pthread_join(r->threads[i], NULL);
     }
+    reader_ring_destroy(r);
+    for (size_t i = 0; r->direct != NULL && i < source_n_files(r->src); i++) os_direct_close(r->direct[i]);
     if (r->lock_ready) pthread_mutex_destroy(&r->lock);
     if (r->work_ready) pthread_cond_destroy(&r->work);
     if (r->done_ready) pthread_cond_destroy(&r->done);
     mem_uncharge(r->m, MEM_PROCESS, r->charged_bytes);
+    mem_free(r->m, r->direct);
     mem_free(r->m, r->jobs);
     mem_free(r->m, r->ready);
     mem_free(r->m, r->fills);
     mem_free(r->m, r);
 }
 
+/* ---- the engine's side ---- */
+
 void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n) {
+    if (r->n_pending++ == 0) r->busy_from_ns = os_now_ns();
     pthread_mutex_lock(&r->lock);
-    r->fills[fill].n_left = n;
-    r->fills[fill].rc = STATUS_OK;
-    for (int32_t i = 0; i < n; i++) r->jobs[(r->job_first + r->job_count++) % r->n_jobs] = (job){.fill = fill, .range = ranges[i]};
-    if (n > 1)
+    reader_fill *f = &r->fills[fill];
+    f->n_left = 0;
+    f->rc = STATUS_OK;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t pieces = count_pieces(r, &ranges[i]);
+        f->n_left += pieces;
+        r->jobs[(r->job_first + r->job_count++) % r->n_jobs] = (reader_job){.fill = fill, .n_pieces = pieces, .range = ranges[i]};
+    }
+    if (f->n_left > 1)
         pthread_cond_broadcast(&r->work);
     else
         pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->lock);
-    r->n_pending++;
+    if (r->ring != NULL) reader_ring_pump(r);
+}
+
+/* With the lock held. */
+static int32_t pop_ready(expert_reader *r) {
+    if (r->ready_count == 0) return -1;
+    const int32_t fill = r->ready[r->ready_first];
+    r->ready_first = (r->ready_first + 1) % r->opt.n_fills;
+    r->ready_count--;
+    return fill;
 }
 
 int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns) {
     if (r->n_pending == 0) return -1;
-    int32_t fill = -1;
+    if (r->ring != NULL) reader_ring_collect(r, false);
     pthread_mutex_lock(&r->lock);
-    if (wait && r->ready_count == 0) {
+    int32_t fill = pop_ready(r);
+    if (fill < 0 && wait) {
         const uint64_t from = os_now_ns();
+        if (r->ring != NULL) {
+            pthread_mutex_unlock(&r->lock);
+            reader_ring_collect(r, true);
+            pthread_mutex_lock(&r->lock);
+        }
         while (r->ready_count == 0) pthread_cond_wait(&r->done, &r->lock);
         *stall_ns += os_now_ns() - from;
-    }
-    if (r->ready_count > 0) {
-        fill = r->ready[r->ready_first];
-        r->ready_first = (r->ready_first + 1) % r->n_fills;
-        r->ready_count--;
-        r->n_pending--;
+        fill = pop_ready(r);
     }
     pthread_mutex_unlock(&r->lock);
+    if (fill >= 0 && --r->n_pending == 0) r->busy_ns += os_now_ns() - r->busy_from_ns;
     return fill;
 }
 
 /* What next has given belongs to the engine's thread until it is submitted again. */
 status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err) {
-    const fill_state *f = &r->fills[fill];
+    const reader_fill *f = &r->fills[fill];
     return f->rc == STATUS_OK ? STATUS_OK : error_set(err, f->rc, "%s", f->why);
 }
 
@@ -205,9 +278,13 @@ int32_t expert_reader_pending(const expert_reader *r) { return r->n_pending; }
 void expert_reader_drop(expert_reader *r) {
     pthread_mutex_lock(&r->lock);
     for (; r->job_count > 0; r->job_count--) {
-        const int32_t fill = r->jobs[r->job_first].fill;
+        const reader_job *j = &r->jobs[r->job_first];
         r->job_first = (r->job_first + 1) % r->n_jobs;
-        complete(r, fill, STATUS_CANCELLED, "experts: the read was given up");
+        for (int32_t i = j->n_taken; i < j->n_pieces; i++) reader_complete(r, j->fill, STATUS_CANCELLED, "experts: the read was given up");
     }
     pthread_mutex_unlock(&r->lock);
 }
+
+expert_read_way expert_reader_way(const expert_reader *r) { return r->opt.way; }
+bool expert_reader_registered(const expert_reader *r) { return r->registered; }
+uint64_t expert_reader_busy_ns(const expert_reader *r) { return r->busy_ns; }

@@ -39,6 +39,10 @@ typedef struct expert_counters {
     uint64_t waves, prefetch_used, prefetch_wasted;
     uint64_t stall_ns; /* of the engine's thread, waiting for reads */
     uint64_t n_slots, slot_bytes, bytes_resident;
+    uint64_t compute_ns;       /* of the engine's thread, in waves and not waiting */
+    uint64_t disk_ns;          /* while reads were under way */
+    uint64_t disk_bytes_per_s; /* what the disk can give, as measured when the store was made; 0: not measured */
+    int32_t read_way, read_depth; /* expert_read_way */
 } expert_counters;
 
 /** The interface that stores implement; first member of each. */
@@ -70,7 +74,8 @@ typedef struct expert_stream_options {
     size_t budget_bytes; /* of slots; must hold one wave: max_top_k slots of the largest layer (STATUS_DOES_NOT_FIT names the number) */
     size_t (*budget)(void *ctx); /* NULL, or read at each decision: may shrink and grow below budget_bytes. Below one wave experts come one after the other; below one slot they fail */
     void *budget_ctx;
-    int32_t n_readers;   /* threads that read; 0: 4 */
+    int32_t n_readers;   /* threads that read, or reads with the kernel; 0: as found best */
+    int32_t read_way;    /* 0: as found best, else expert_read_way + 1 */
     int32_t policy;      /* 0: by size, else expert_policy_kind + 1 */
     vt_device *consumer; /* NULL, or whose fences release() brings: awaited there */
 } expert_stream_options;

@@ -82,7 +82,7 @@ static status close_store(expert_store *base) {
     return rc;
 }
 
-/* Kernels read elements at addresses that their size divides; a file may put a tensor at any byte. Such an expert is copied even where the others are used in place. */
+/* An expert with a part at an odd address is copied even where the others are used in place. */
 static bool needs_copy(const expert_layer *el, int32_t expert) {
     for (int32_t p = 0; p < el->n_parts; p++) {
         const expert_span *span = &el->spans[(size_t)expert * (size_t)el->n_parts + (size_t)p];

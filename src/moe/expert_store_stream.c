@@ -10,11 +10,9 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "moe/expert_policy.h"
-#include "moe/expert_reader.h"
+#include "moe/expert_reader_choice.h"
 #include "moe/expert_seen.h"
 #include "moe/expert_store.h"
-
-enum { DEFAULT_READERS = 4 };
 
 typedef struct fill {
     int32_t layer, expert, slot;
@@ -26,7 +24,9 @@ typedef struct stream_store {
     expert_stream_options opt;
     expert_policy *policy;
     expert_reader *reader;
-    uint8_t *memory;      /* [n_slots * slot_bytes] */
+    void *block;          /* what was allocated */
+    uint8_t *memory;      /* [n_slots * slot_bytes] in it; whole pages where slots are padded */
+    expert_reader_choice choice;
     int32_t n_slots, n_fills;
     size_t slot_bytes;
     uint64_t *generation; /* [n_slots] */
@@ -39,6 +39,7 @@ typedef struct stream_store {
 
     int32_t last_layer;   /* that waves() was asked about: a lower one begins a step */
     int64_t n_leases;
+    uint64_t wave_ns, wave_stall_ns; /* when the wave began, and what had been waited for by then; 0: none is under way */
     expert_counters counters;
     expert_seen seen;
 } stream_store;
@@ -65,34 +66,7 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
 
 /* ---- a wave ---- */
 
-/* The first part at or behind a place in the slot; the order of the slot is that of the file. */
-static const expert_part *part_from(const expert_layer *el, size_t from) {
-    const expert_part *first = NULL;
-    for (int32_t p = 0; p < el->n_parts; p++) {
-        if (el->parts[p].slot_off >= from && (first == NULL || el->parts[p].slot_off < first->slot_off)) first = &el->parts[p];
-    }
-    return first;
-}
-
-/* The reads of one expert: ranges that are neighbours in the file and in the slot become one. */
-static int32_t list_ranges(const stream_store *s, const fill *f, expert_range *ranges) {
-    const expert_layer *el = &s->base.bank->layers[f->layer];
-    const expert_span *spans = &el->spans[(size_t)f->expert * (size_t)el->n_parts];
-    uint8_t *slot = s->memory + (size_t)f->slot * s->slot_bytes;
-    size_t from = 0;
-    int32_t n = 0;
-    for (const expert_part *part; (part = part_from(el, from)) != NULL; from = part->slot_off + 1) {
-        const expert_span *span = &spans[part - el->parts];
-        const uint64_t off = span->tensor->off + span->off;
-        expert_range *last = n > 0 ? &ranges[n - 1] : NULL;
-        if (last != NULL && last->file == span->tensor->file && last->off + last->n_bytes == off && (uint8_t *)last->dst + last->n_bytes == slot + part->slot_off) {
-            last->n_bytes += part->n_bytes;
-        } else {
-            ranges[n++] = (expert_range){.file = span->tensor->file, .off = off, .n_bytes = part->n_bytes, .dst = slot + part->slot_off};
-        }
-    }
-    return n;
-}
+static uint8_t *slot_at(const stream_store *s, int32_t slot) { return s->memory + (size_t)slot * s->slot_bytes; }
 
 static void place_misses(stream_store *s) {
     while (s->next_miss < s->n_misses && s->n_free_fills > 0) {
@@ -104,7 +78,7 @@ static void place_misses(stream_store *s) {
         const int32_t i = s->free_fills[--s->n_free_fills];
         expert_range ranges[EXPERT_MAX_PARTS];
         s->fills[i] = (fill){.layer = s->layer, .expert = expert, .slot = slot};
-        const int32_t n = list_ranges(s, &s->fills[i], ranges);
+        const int32_t n = expert_slot_ranges(s->base.bank, s->layer, expert, slot_at(s, slot), ranges);
         s->counters.reads += (uint64_t)n;
         expert_reader_submit(s->reader, i, ranges, n);
     }
@@ -116,6 +90,8 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
         return error_set(err, STATUS_BUG, "experts: a wave of %d experts of layer %d while another is under way", n, layer);
     }
     s->layer = layer;
+    s->wave_ns = os_now_ns();
+    s->wave_stall_ns = s->counters.stall_ns;
     s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
     for (int32_t i = 0; i < n; i++) {
         const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
@@ -137,10 +113,8 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
 }
 
 static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
-    const expert_layer *el = &s->base.bank->layers[s->layer];
-    const uint8_t *at = s->memory + (size_t)slot * s->slot_bytes;
     *lease = (expert_lease){.layer = s->layer, .expert = expert, .slot = slot, .generation = s->generation[slot]};
-    for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = at + el->parts[p].slot_off;
+    expert_slot_parts(s->base.bank, s->layer, expert, slot_at(s, slot), lease->part);
     s->n_leases++;
 }
 
@@ -151,11 +125,18 @@ static status finish_fill(stream_store *s, int32_t i, error *err) {
     s->free_fills[s->n_free_fills++] = i;
     if (rc == STATUS_OK) {
         s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;
+        expert_slot_settle(s->base.bank, f->layer, f->expert, slot_at(s, f->slot));
         return STATUS_OK;
     }
     expert_policy_forget(s->policy, f->slot);
     expert_policy_protect(s->policy, f->slot, false);
     return rc;
+}
+
+/* What of the wave's time was not spent waiting for reads went into computing. */
+static void end_wave(stream_store *s) {
+    if (s->wave_ns != 0) s->counters.compute_ns += os_now_ns() - s->wave_ns - (s->counters.stall_ns - s->wave_stall_ns);
+    s->wave_ns = 0;
 }
 
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
@@ -170,7 +151,10 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     const int32_t i = expert_reader_next(s->reader, true, &s->counters.stall_ns);
     if (i < 0) {
-        if (s->next_miss == s->n_misses) return STATUS_NOT_FOUND;
+        if (s->next_miss == s->n_misses) {
+            end_wave(s);
+            return STATUS_NOT_FOUND;
+        }
         *lease = (expert_lease){.layer = s->layer, .expert = s->misses[s->next_miss], .slot = -1};
         return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->layer,
                          current_limit(s), s->slot_bytes, (long long)s->n_leases);
@@ -203,6 +187,7 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
 static void cancel(expert_store *base) {
     stream_store *s = self(base);
     s->next_miss = s->n_misses;
+    end_wave(s);
     while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
     expert_reader_drop(s->reader);
     for (int32_t i; (i = expert_reader_next(s->reader, true, &s->counters.stall_ns)) >= 0;) {
@@ -215,6 +200,10 @@ static void counters(expert_store *base, expert_counters *out) {
     stream_store *s = self(base);
     *out = s->counters;
     out->distinct = s->seen.n;
+    out->disk_ns = expert_reader_busy_ns(s->reader);
+    out->disk_bytes_per_s = (uint64_t)s->choice.bytes_per_s;
+    out->read_way = (int32_t)s->choice.way;
+    out->read_depth = s->choice.depth;
     out->n_slots = (uint64_t)s->n_slots;
     out->slot_bytes = s->slot_bytes;
     out->bytes_resident = (uint64_t)expert_policy_used(s->policy) * s->slot_bytes;
@@ -226,7 +215,7 @@ static status close_store(expert_store *base) {
     if (s->reader != NULL && s->policy != NULL) cancel(base);
     expert_reader_destroy(s->reader);
     expert_policy_destroy(s->policy);
-    void *const blocks[] = {s->memory, s->generation, s->fills, s->free_fills, s->hits, s->misses, s->seen.bits};
+    void *const blocks[] = {s->block, s->generation, s->fills, s->free_fills, s->hits, s->misses, s->seen.bits};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
@@ -250,9 +239,12 @@ int64_t expert_stream_all_slots(const expert_bank *bank) {
 
 static int32_t count_fills(const expert_bank *bank, int64_t n_slots) { return n_slots < bank->max_experts ? (int32_t)n_slots : bank->max_experts; }
 
+/* To begin padded slots at a page. */
+static size_t spare_bytes(const expert_bank *bank) { return bank->padded ? EXPERT_PAGE_BYTES : 0; }
+
 size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots) {
     size_t bytes;
-    if (n_slots < 1 || n_slots > INT32_MAX / 2 || !checked_mul_size((size_t)n_slots, bank->max_slot_bytes, &bytes) || !checked_add_size(bytes, MEM_HEADER_BYTES + MEM_ALIGN, &bytes)) {
+    if (n_slots < 1 || n_slots > INT32_MAX / 2 || !checked_mul_size((size_t)n_slots, bank->stream_slot_bytes, &bytes) || !checked_add_size(bytes, MEM_HEADER_BYTES + MEM_ALIGN + spare_bytes(bank), &bytes)) {
         return SIZE_MAX;
     }
     return bytes;
@@ -273,8 +265,9 @@ static status allocate(stream_store *s, error *err) {
     const expert_bank *bank = s->base.bank;
     const size_t slots = (size_t)s->n_slots, n_fills = (size_t)s->n_fills;
     void *p;
-    TRY(mem_alloc_named(s->m, MEM_EXPERTS, slots * s->slot_bytes, "expert slots", &p, err));
-    s->memory = p;
+    TRY(mem_alloc_named(s->m, MEM_EXPERTS, slots * s->slot_bytes + spare_bytes(bank), "expert slots", &p, err));
+    s->block = p;
+    s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES * EXPERT_PAGE_BYTES) : p;
     s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
     s->fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->fills);
     s->free_fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->free_fills);
@@ -294,7 +287,8 @@ static status create(stream_store *s, error *err) {
     if (s->opt.policy > 0) kind = (expert_policy_kind)(s->opt.policy - 1);
     TRY(allocate(s, err));
     TRY(expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err));
-    TRY(expert_reader_create(s->m, bank->src, s->opt.n_readers > 0 ? s->opt.n_readers : DEFAULT_READERS, s->n_fills, EXPERT_MAX_PARTS, &s->reader, err));
+    TRY(expert_reader_choose(s->m, bank, s->opt.read_way, s->opt.n_readers, s->n_fills, s->memory, (size_t)s->n_slots * s->slot_bytes, &s->reader, &s->choice, err));
+    log_write(bank->padded ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "%s%s", s->choice.why, expert_reader_registered(s->reader) ? "; slots registered" : "");
     if (s->n_slots < cycle) {
         log_info("experts: %d slots are fewer than the %lld experts that one token takes: a quota per layer decides what stays", s->n_slots, (long long)cycle);
     }
@@ -303,11 +297,11 @@ static status create(stream_store *s, error *err) {
 
 status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err) {
     const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
-    if (bank->max_slot_bytes == 0) return error_set(err, STATUS_BUG, "experts: a store for a model without experts");
-    const size_t n = opt->budget_bytes / bank->max_slot_bytes;
+    if (bank->stream_slot_bytes == 0) return error_set(err, STATUS_BUG, "experts: a store for a model without experts");
+    const size_t n = opt->budget_bytes / bank->stream_slot_bytes;
     if (n < (size_t)least) {
         return error_set(err, STATUS_DOES_NOT_FIT, "experts: %zu bytes hold %zu of the %lld experts that one layer of one token takes; the least is %lld bytes (%lld slots of %zu)",
-                         opt->budget_bytes, n, (long long)least, (long long)least * (long long)bank->max_slot_bytes, (long long)least, bank->max_slot_bytes);
+                         opt->budget_bytes, n, (long long)least, (long long)least * (long long)bank->stream_slot_bytes, (long long)least, bank->stream_slot_bytes);
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
@@ -315,7 +309,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
-    s->slot_bytes = bank->max_slot_bytes;
+    s->slot_bytes = bank->stream_slot_bytes;
     s->n_fills = count_fills(bank, s->n_slots);
     s->last_layer = INT32_MAX;
     const status rc = most > INT32_MAX / 2 ? error_set(err, STATUS_UNSUPPORTED, "experts: more than %d experts", INT32_MAX / 2) : create(s, err);

@@ -28,7 +28,7 @@ enum {
     GGUF_W_F64
 };
 /* Tensor types of the file that tests use. */
-enum { GGUF_T_F32 = 0, GGUF_T_F16 = 1, GGUF_T_Q4_0 = 2, GGUF_T_Q4_1 = 3, GGUF_T_Q8_0 = 8, GGUF_T_Q6_K = 14, GGUF_T_BF16 = 30 };
+enum { GGUF_T_F32 = 0, GGUF_T_F16 = 1, GGUF_T_Q4_0 = 2, GGUF_T_Q4_1 = 3, GGUF_T_Q8_0 = 8, GGUF_T_Q6_K = 14, GGUF_T_I8 = 24, GGUF_T_BF16 = 30 };
 
 typedef struct gguf_writer {
     textbuf keys, infos, data, image;

@@ -10,7 +10,7 @@ enum { MIB = 1048576, LAYERS = 4, EXPERTS = 16, TOP_K = 2 };
 static expert_layer layers[LAYERS];
 static expert_bank a_bank(void) {
     for (int l = 0; l < LAYERS; l++) layers[l] = (expert_layer){.n_experts = EXPERTS, .n_parts = 1, .top_k = TOP_K, .slot_bytes = MIB, .file_bytes = MIB};
-    return (expert_bank){.n_layers = LAYERS, .layers = layers, .max_slot_bytes = MIB, .max_top_k = TOP_K, .max_experts = EXPERTS, .total_bytes = (uint64_t)LAYERS * EXPERTS * MIB};
+    return (expert_bank){.n_layers = LAYERS, .layers = layers, .max_slot_bytes = MIB, .stream_slot_bytes = MIB, .max_top_k = TOP_K, .max_experts = EXPERTS, .total_bytes = (uint64_t)LAYERS * EXPERTS * MIB};
 }
 
 static engine_plan the_rest(void) { return (engine_plan){.total_bytes = (size_t)100 * MIB}; }
@@ -86,7 +86,7 @@ static void resident_that_does_not_fit(void **state) {
     assert_contains(err.text, "--experts stream --host-experts 50M would fit");
     assert_int_equal(choose(PLAN_EXPERTS_NONE, PLAN_HOST_AUTO, 0, LOAD_MAP, 151, 0, &x, &err), STATUS_DOES_NOT_FIT); /* mapped was asked for */
     assert_int_equal(choose(PLAN_EXPERTS_RESIDENT, PLAN_HOST_AUTO, 0, LOAD_AUTO, 101, 0, &x, &err), STATUS_DOES_NOT_FIT);
-    assert_contains(err.text, "streaming takes at least 102.0 MiB");
+    assert_contains(err.text, "streaming takes at least 102.1 MiB");
 }
 
 static void flags_that_contradict(void **state) {

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Large experts through the stream store by each way of reading: past the page cache with io_uring and with threads, and through it. The file's bytes are a function of their place; experts lie at odd
+ * places, alone and side by side. Faults are put below the reader, where the system answers.
+ */
+#include "support/test_case.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "moe/expert_reader_choice.h"
+#include "moe/expert_store.h"
+#include "support/gguf_writer.h"
+#include "support/scratch_dir.h"
+
+enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, PARTS = 3, DENSE_BYTES = 12 << 20, FILE_BYTES = 24 << 20, ALL_WAYS = 3 };
+static const int64_t part_elems[PARTS] = {50001, 333, 30007}; /* f32, u8, f32 */
+static const vt_dtype part_types[PARTS] = {VT_F32, VT_U8, VT_F32};
+static const char *const way_names[ALL_WAYS] = {"buffered", "pread", "io_uring"};
+
+/* ---- faults below the reader ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    uint64_t fail_begin, fail_end; /* of the file: reads that touch it are EIO */
+    int short_every, interrupt_every, n; /* every n-th read comes short, or is interrupted */
+    bool no_ring, no_direct, no_register, hold_one;
+    int n_reads, n_held;
+    uint64_t lowest, highest; /* bytes that were asked for */
+    uint64_t ring_off[EXPERT_READER_MAX_DEPTH];
+    size_t ring_bytes[EXPERT_READER_MAX_DEPTH];
+    uint64_t held_user;
+    int64_t held_got;
+    bool held;
+} fault = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void reset_faults(void) {
+    pthread_mutex_lock(&fault.lock);
+    fault.fail_begin = fault.fail_end = 0;
+    fault.short_every = fault.interrupt_every = fault.n = fault.n_reads = fault.n_held = 0;
+    fault.no_ring = fault.no_direct = fault.no_register = fault.hold_one = fault.held = false;
+    fault.lowest = UINT64_MAX;
+    fault.highest = 0;
+    pthread_mutex_unlock(&fault.lock);
+}
+
+static void note_read(uint64_t off, size_t n) {
+    pthread_mutex_lock(&fault.lock);
+    fault.n_reads++;
+    if (off < fault.lowest) fault.lowest = off;
+    if (off + n > fault.highest) fault.highest = off + n;
+    pthread_mutex_unlock(&fault.lock);
+}
+
+static int64_t spoil(uint64_t off, size_t n, int64_t got) {
+    pthread_mutex_lock(&fault.lock);
+    fault.n++;
+    if (off < fault.fail_end && off + n > fault.fail_begin) got = -EIO;
+    else if (fault.interrupt_every > 0 && fault.n % fault.interrupt_every == 0) got = fault.n % 2 ? -EINTR : -EAGAIN;
+    else if (fault.short_every > 0 && fault.n % fault.short_every == 0 && got > 4096) got = got / 2 / 4096 * 4096 + (fault.n % 3 == 0 ? 100 : 0);
+    pthread_mutex_unlock(&fault.lock);
+    return got;
+}
+
+int64_t __real_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
+int64_t __wrap_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
+int64_t __wrap_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n) {
+    note_read(off, n);
+    return spoil(off, n, __real_os_direct_read(d, off, dst, n));
+}
+
+void __real_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
+void __wrap_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
+void __wrap_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user) {
+    note_read(off, n);
+    assert_true(user < EXPERT_READER_MAX_DEPTH);
+    fault.ring_off[user] = off;
+    fault.ring_bytes[user] = n;
+    __real_os_ring_read(r, d, off, dst, n, user);
+}
+
+bool __real_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
+bool __wrap_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
+bool __wrap_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got) {
+    for (;;) {
+        if (__real_os_ring_next(r, false, user, got)) {
+            if (fault.hold_one && !fault.held) { /* one read that comes after all others */
+                fault.held = true;
+                fault.held_user = *user;
+                fault.held_got = *got;
+                fault.n_held++;
+                continue;
+            }
+            break;
+        }
+        if (!wait) return false;
+        if (fault.held && !fault.hold_one) {
+            fault.held = false;
+            *user = fault.held_user;
+            *got = fault.held_got;
+            break;
+        }
+        if (__real_os_ring_next(r, true, user, got)) break;
+        return false;
+    }
+    *got = spoil(fault.ring_off[*user], fault.ring_bytes[*user], *got);
+    return true;
+}
+
+status __real_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
+status __wrap_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
+status __wrap_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err) {
+    return fault.no_ring ? error_set(err, STATUS_UNSUPPORTED, "os: no io_uring: the test has said so") : __real_os_ring_create(m, depth, out, err);
+}
+
+bool __real_os_ring_register(os_ring *r, void *base, size_t n);
+bool __wrap_os_ring_register(os_ring *r, void *base, size_t n);
+bool __wrap_os_ring_register(os_ring *r, void *base, size_t n) { return !fault.no_register && __real_os_ring_register(r, base, n); }
+
+status __real_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
+status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
+status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err) {
+    return fault.no_direct ? error_set(err, STATUS_UNSUPPORTED, "os: no direct reads: the test has said so") : __real_os_direct_open(m, f, out, err);
+}
+
+/* ---- the checkpoint ---- */
+
+typedef struct reader_case {
+    scratch_dir dir;
+    char path[SCRATCH_PATH_BYTES];
+    mem *m;
+    arena *a;
+    source *src;
+    expert_bank bank;
+    uint64_t experts_at; /* of the file */
+} reader_case;
+
+static uint8_t byte_at(uint64_t i) { return (uint8_t)((i * UINT64_C(0x9e3779b97f4a7c15)) >> 56); }
+
+/* Layer 0: parts side by side, experts back to back, from an odd place. Layer 1: each part in a region of its own, 4-aligned. Layer 2: side by side but with a hole behind the first. */
+static uint64_t span_off(int layer, int e, int p) {
+    static const uint64_t base[LAYERS] = {77, (uint64_t)4 << 20, ((uint64_t)8 << 20) + 2};
+    size_t bytes[PARTS], sum = 0, before = 0;
+    for (int i = 0; i < PARTS; i++) {
+        bytes[i] = (size_t)part_elems[i] * vt_dtype_block_bytes(part_types[i]);
+        if (i < p) before += bytes[i];
+        sum += bytes[i];
+    }
+    if (layer == 0) return base[0] + (uint64_t)e * sum + before;
+    if (layer == 1) return base[1] + (uint64_t)p * ((uint64_t)5 << 18) + (uint64_t)e * ((bytes[p] + 3) / 4 * 4);
+    return base[2] + (uint64_t)e * (sum + 1000) + before + (p > 0 ? 1000 : 0);
+}
+
+static void open_case(reader_case *k) {
+    error err = {0};
+    memset(k, 0, sizeof *k);
+    reset_faults();
+    k->m = test_mem();
+    assert_true(scratch_dir_create(&k->dir));
+    scratch_dir_path(&k->dir, "experts.gguf", k->path);
+    uint8_t *data = test_malloc(FILE_BYTES);
+    for (uint64_t i = 0; i < FILE_BYTES; i++) data[i] = byte_at(i);
+    gguf_writer w;
+    gguf_writer_init(&w, k->m);
+    gguf_writer_text(&w, "general.architecture", "llama");
+    const int64_t dense = DENSE_BYTES, rest = FILE_BYTES - DENSE_BYTES;
+    gguf_writer_tensor(&w, "dense", GGUF_T_I8, 1, &dense, data, (size_t)dense);
+    gguf_writer_tensor(&w, "experts", GGUF_T_I8, 1, &rest, data + dense, (size_t)rest);
+    assert_true(gguf_writer_save(&w, k->path));
+    gguf_writer_deinit(&w);
+    test_free(data);
+    const source_options so = {.mode = LOAD_READ};
+    if (source_open(k->m, k->path, &so, &k->src, &err) != STATUS_OK) fail_msg("%s", err.text);
+    assert_int_equal(arena_create(k->m, MEM_MODEL, 65536, &k->a), STATUS_OK);
+    assert_int_equal(expert_bank_init(&k->bank, k->a, k->src, LAYERS, &err), STATUS_OK);
+    const tensor_info *t = source_find(k->src, "experts");
+    k->experts_at = t->off;
+    for (int l = 0; l < LAYERS; l++) {
+        expert_part parts[PARTS];
+        expert_span spans[EXPERTS * PARTS];
+        for (int p = 0; p < PARTS; p++) {
+            parts[p] = (expert_part){.view = vt_tensor_1d(NULL, part_types[p], (vt_device_id){.type = VT_DEVICE_CPU}, part_elems[p]), .n_bytes = (size_t)part_elems[p] * vt_dtype_block_bytes(part_types[p])};
+            for (int e = 0; e < EXPERTS; e++) spans[e * PARTS + p] = (expert_span){.tensor = t, .off = span_off(l, e, p)};
+        }
+        if (expert_bank_set_layer(&k->bank, k->a, l, EXPERTS, TOP_K, PARTS, parts, spans, &err) != STATUS_OK) fail_msg("%s", err.text);
+    }
+    expert_bank_seal(&k->bank);
+    assert_true(k->bank.padded);
+}
+
+static void close_case(reader_case *k) {
+    reset_faults();
+    arena_destroy(k->a);
+    source_close(k->src);
+    test_mem_check(k->m);
+    scratch_dir_destroy(&k->dir);
+}
+
+static expert_store *make(reader_case *k, int n_slots, int way) {
+    error err = {0};
+    expert_store *s = NULL;
+    const expert_stream_options opt = {.budget_bytes = (size_t)n_slots * k->bank.stream_slot_bytes, .read_way = way < 0 ? 0 : way + 1};
+    if (expert_store_stream_create(k->m, &k->bank, &opt, &s, &err) != STATUS_OK) fail_msg("%s: %s", way < 0 ? "auto" : way_names[way], err.text);
+    return s;
+}
+
+static expert_counters count(expert_store *s) {
+    expert_counters c;
+    s->counters(s, &c);
+    return c;
+}
+
+static void check_lease(const expert_lease *l) {
+    for (int p = 0; p < PARTS; p++) {
+        const uint8_t *b = l->part[p];
+        const size_t n = (size_t)part_elems[p] * vt_dtype_block_bytes(part_types[p]);
+        const uint64_t at = DENSE_BYTES + span_off(l->layer, l->expert, p);
+        if (part_types[p] == VT_F32) assert_int_equal((uintptr_t)b % 4, 0);
+        for (size_t i = 0; i < n; i++) {
+            if (b[i] != byte_at(at + i)) fail_msg("layer %d expert %d part %d byte %zu", l->layer, l->expert, p, i);
+        }
+    }
+}
+
+/* A set in waves; each lease is checked. Returns the experts that failed. */
+static int run_set(expert_store *s, int layer, const int32_t *ids, int32_t n, error *err) {
+    int32_t sizes[EXPERTS], at = 0;
+    int failed = 0;
+    const int32_t n_waves = s->waves(s, layer, ids, n, sizes);
+    for (int32_t w = 0; w < n_waves; w++) {
+        assert_int_equal(s->begin(s, layer, ids + at, sizes[w], err), STATUS_OK);
+        int given = 0;
+        for (expert_lease l;;) {
+            const status rc = s->next_ready(s, &l, err);
+            if (rc == STATUS_NOT_FOUND) break;
+            given++;
+            if (rc != STATUS_OK) {
+                failed++;
+                continue;
+            }
+            check_lease(&l);
+            s->release(s, &l, (vt_fence){0});
+        }
+        assert_int_equal(given, sizes[w]);
+        at += sizes[w];
+    }
+    return failed;
+}
+
+static void good_set(expert_store *s, int layer, const int32_t *ids, int32_t n) {
+    error err = {0};
+    if (run_set(s, layer, ids, n, &err) != 0) fail_msg("%s", err.text);
+}
+
+static const int32_t all[EXPERTS] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static void sweep(expert_store *s, int steps) {
+    uint64_t r = 7;
+    for (int i = 0; i < steps; i++) {
+        for (int l = 0; l < LAYERS; l++) {
+            int32_t ids[EXPERTS], n = 0;
+            r = r * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            for (int32_t e = 0; e < EXPERTS; e++) {
+                if (r >> (33 + e) & 1) ids[n++] = e;
+            }
+            if (n > 0) good_set(s, l, ids, n);
+        }
+    }
+}
+
+/* ---- tests ---- */
+
+static void right_bytes_by_each_way(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    static const int budgets[] = {TOP_K, 3, TOP_K * LAYERS, 13, EXPERTS * LAYERS};
+    for (int way = 0; way < ALL_WAYS; way++) {
+        for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
+            expert_store *s = make(&k, budgets[b], way);
+            const uint64_t allocs = mem_alloc_count(k.m);
+            sweep(s, 4);
+            const expert_counters c = count(s);
+            assert_int_equal(c.read_way, way);
+            assert_int_equal(c.n_slots, budgets[b]);
+            assert_true(c.misses > 0 && c.disk_ns > 0);
+            assert_true(budgets[b] == EXPERTS * LAYERS ? c.evictions == 0 : c.evictions > 0);
+            assert_int_equal(mem_alloc_count(k.m), allocs);
+            assert_int_equal(s->close(s), STATUS_OK);
+        }
+    }
+    close_case(&k);
+}
+
+static void neighbours_are_one_read(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    expert_store *s = make(&k, 8, EXPERT_READ_RING);
+    static const uint64_t groups[LAYERS] = {1, 3, 2};
+    for (int l = 0; l < LAYERS; l++) {
+        const uint64_t before = count(s).reads;
+        assert_int_equal(k.bank.layers[l].n_groups, groups[l]);
+        good_set(s, l, all + 3, 1);
+        assert_int_equal(count(s).reads - before, groups[l]);
+    }
+    assert_int_equal(s->close(s), STATUS_OK);
+    close_case(&k);
+}
+
+static void short_and_interrupted_reads_go_on(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    for (int way = EXPERT_READ_PREAD; way <= EXPERT_READ_RING; way++) {
+        for (int every = 2; every <= 3; every++) {
+            expert_store *s = make(&k, 5, way);
+            fault.short_every = every;
+            fault.interrupt_every = 5;
+            sweep(s, 3);
+            assert_true(fault.n > 50);
+            assert_int_equal(count(s).failed, 0);
+            assert_int_equal(s->close(s), STATUS_OK);
+            reset_faults();
+        }
+    }
+    close_case(&k);
+}
+
+static void a_read_error_fails_one_expert(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    for (int way = EXPERT_READ_PREAD; way <= EXPERT_READ_RING; way++) {
+        expert_store *s = make(&k, 10, way);
+        error err = {0};
+        fault.fail_begin = k.experts_at + span_off(1, 5, 2) + 60000;
+        fault.fail_end = fault.fail_begin + 1;
+        assert_int_equal(run_set(s, 1, all + 2, 4, &err), 1);
+        assert_contains(err.text, "expert 5 of layer 1");
+        assert_contains(err.text, "experts.gguf");
+        assert_contains(err.text, "expected 120028 bytes");
+        assert_contains(err.text, "Input/output error");
+        fault.fail_end = 0;
+        good_set(s, 1, all + 2, 4);
+        assert_int_equal(count(s).failed, 1);
+        assert_int_equal(count(s).misses, 5);
+        assert_int_equal(s->close(s), STATUS_OK);
+    }
+    close_case(&k);
+}
+
+static void a_file_cut_short(void **state) {
+    (void)state;
+    for (int way = 0; way < ALL_WAYS; way++) {
+        reader_case k;
+        open_case(&k);
+        expert_store *s = make(&k, 10, way);
+        error err = {0};
+        good_set(s, 2, all, 1);
+        assert_int_equal(truncate(k.path, (off_t)(k.experts_at + span_off(2, 4, 2) + 5001)), 0);
+        assert_int_equal(run_set(s, 2, all, 5, &err), 1); /* expert 4 alone */
+        assert_contains(err.text, "expert 4 of layer 2");
+        assert_contains(err.text, "the file ends there");
+        good_set(s, 2, all, 4);
+        assert_int_equal(s->close(s), STATUS_OK);
+        close_case(&k);
+    }
+}
+
+/* One read that comes last of all: the others are given out meanwhile. */
+static void a_late_read_holds_up_nobody(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    expert_store *s = make(&k, 10, EXPERT_READ_RING);
+    error err = {0};
+    fault.hold_one = true;
+    assert_int_equal(s->begin(s, 0, all, 6, &err), STATUS_OK);
+    for (int i = 0; i < 6; i++) {
+        expert_lease l;
+        if (i == 5) fault.hold_one = false; /* now it comes */
+        assert_int_equal(s->next_ready(s, &l, &err), STATUS_OK);
+        check_lease(&l);
+        s->release(s, &l, (vt_fence){0});
+    }
+    assert_int_equal(fault.n_held, 1);
+    expert_lease none;
+    assert_int_equal(s->next_ready(s, &none, &err), STATUS_NOT_FOUND);
+    assert_int_equal(s->close(s), STATUS_OK);
+    close_case(&k);
+}
+
+static void cancel_in_mid_wave(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    for (int way = 0; way < ALL_WAYS; way++) {
+        for (int taken = 0; taken < 3; taken++) {
+            expert_store *s = make(&k, 10, way);
+            error err = {0};
+            expert_lease l;
+            assert_int_equal(s->begin(s, 1, all, 8, &err), STATUS_OK);
+            for (int i = 0; i < taken; i++) {
+                assert_int_equal(s->next_ready(s, &l, &err), STATUS_OK);
+                s->release(s, &l, (vt_fence){0});
+            }
+            s->cancel(s);
+            assert_int_equal(s->next_ready(s, &l, &err), STATUS_NOT_FOUND);
+            good_set(s, 1, all, 8);
+            assert_int_equal(s->begin(s, 2, all, 8, &err), STATUS_OK); /* and closed with reads under way */
+            assert_int_equal(s->close(s), STATUS_OK);
+        }
+    }
+    close_case(&k);
+}
+
+static char last_line[1024];
+static void keep_line(void *user, log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    if (strstr(line, "experts are read by") != NULL) snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+static expert_read_way chosen(reader_case *k) {
+    expert_store *s = make(k, 12, -1);
+    good_set(s, 0, all, 8);
+    const expert_read_way way = (expert_read_way)count(s).read_way;
+    assert_int_equal(s->close(s), STATUS_OK);
+    return way;
+}
+
+static void what_is_refused_is_not_chosen(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    error err = {0};
+    expert_store *s;
+    log_set(keep_line, NULL, LOG_LEVEL_INFO);
+    fault.no_ring = true;
+    assert_int_not_equal(chosen(&k), EXPERT_READ_RING);
+    assert_contains(last_line, "no io_uring: the test has said so");
+    const expert_stream_options ring = {.budget_bytes = 8 * k.bank.stream_slot_bytes, .read_way = EXPERT_READ_RING + 1};
+    assert_int_equal(expert_store_stream_create(k.m, &k.bank, &ring, &s, &err), STATUS_UNSUPPORTED); /* asked for by name: refused */
+    fault.no_direct = true;
+    assert_int_equal(chosen(&k), EXPERT_READ_BUFFERED);
+    assert_contains(last_line, "no direct reads");
+    reset_faults();
+    fault.no_register = true;
+    s = make(&k, 8, EXPERT_READ_RING);
+    sweep(s, 1);
+    assert_int_equal(s->close(s), STATUS_OK);
+    reset_faults();
+    /* no descriptor is left */
+    struct rlimit before, none;
+    const int fd = dup(0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)fd;
+    close(fd);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const expert_read_way way = chosen(&k);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(way, EXPERT_READ_BUFFERED);
+    assert_contains(last_line, "Too many open files");
+    log_set(NULL, NULL, LOG_LEVEL_INFO);
+    close_case(&k);
+}
+
+/* The probe measures, and reads dense weights only. */
+static void no_expert_is_read_at_load(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    reset_faults();
+    expert_store *s = make(&k, 12, -1);
+    assert_true(fault.n_reads > 50);
+    assert_true(fault.highest <= k.experts_at && fault.lowest < fault.highest);
+    assert_true(count(s).disk_bytes_per_s > 0);
+    assert_int_equal(count(s).bytes_read, 0);
+    assert_int_equal(s->close(s), STATUS_OK);
+    close_case(&k);
+}
+
+static void every_failing_allocation(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    for (int way = -1; way < ALL_WAYS; way++) {
+        int n_failed = 0;
+        for (uint64_t n = 0;; n++) {
+            error err = {0};
+            expert_store *s = NULL;
+            const expert_stream_options opt = {.budget_bytes = 8 * k.bank.stream_slot_bytes, .read_way = way + 1};
+            mem_fail_after(k.m, n);
+            const status rc = expert_store_stream_create(k.m, &k.bank, &opt, &s, &err);
+            mem_fail_off(k.m);
+            if (rc == STATUS_OK) {
+                assert_int_equal(s->close(s), STATUS_OK);
+                break;
+            }
+            assert_int_equal(rc, STATUS_NO_MEMORY);
+            n_failed++;
+        }
+        assert_true(n_failed > 10);
+    }
+    mem_usage tables, experts, before;
+    mem_get_usage(k.m, MEM_MODEL, &before);
+    expert_store *s = make(&k, 8, EXPERT_READ_RING);
+    mem_get_usage(k.m, MEM_MODEL, &tables);
+    mem_get_usage(k.m, MEM_EXPERTS, &experts);
+    assert_true(tables.used_bytes - before.used_bytes <= expert_store_stream_table_bytes(&k.bank, 8));
+    assert_true(experts.used_bytes <= expert_store_stream_slot_bytes(&k.bank, 8));
+    assert_int_equal(s->close(s), STATUS_OK);
+    close_case(&k);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_bytes_by_each_way),      cmocka_unit_test(neighbours_are_one_read),       cmocka_unit_test(short_and_interrupted_reads_go_on),
+        cmocka_unit_test(a_read_error_fails_one_expert), cmocka_unit_test(a_file_cut_short),             cmocka_unit_test(a_late_read_holds_up_nobody),
+        cmocka_unit_test(cancel_in_mid_wave),           cmocka_unit_test(what_is_refused_is_not_chosen), cmocka_unit_test(no_expert_is_read_at_load),
+        cmocka_unit_test(every_failing_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
