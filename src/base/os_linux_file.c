@@ -246,14 +246,20 @@ struct os_direct {
     int fd;
 };
 
+static int open_direct(const char *path) {
+    int fd;
+    do { fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOCTTY); } while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 status os_direct_open(mem *m, const os_file *f, os_direct **out, error *err) {
     os_direct *d = mem_calloc(m, MEM_PROCESS, 1, sizeof *d);
     char name[64];
     if (d == NULL) return error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for an open file", f->path);
     snprintf(name, sizeof name, "/proc/self/fd/%d", f->fd);
     d->m = m;
-    d->fd = open_retry(name, O_RDONLY | O_DIRECT);
-    if (d->fd < 0 && errno == ENOENT) d->fd = open_retry(f->path, O_RDONLY | O_DIRECT); /* no /proc here */
+    d->fd = open_direct(name);
+    if (d->fd < 0 && errno == ENOENT) d->fd = open_direct(f->path); /* no /proc here */
     struct stat st;
     if (d->fd < 0 || fstat(d->fd, &st) != 0 || (uint64_t)st.st_dev != f->device || (uint64_t)st.st_ino != f->inode) {
         const int e = d->fd < 0 ? errno : ESTALE;

@@ -39,10 +39,10 @@ static uint64_t host_bytes(const expert_bank *bank, int64_t n) {
 }
 
 static void typed(const expert_bank *bank, int64_t n, char *text, size_t size) {
-    const uint64_t bytes = (uint64_t)n * bank->max_slot_bytes, mib = bytes >> 20;
+    const uint64_t bytes = (uint64_t)n * bank->stream_slot_bytes, mib = bytes >> 20;
     if (n <= expert_stream_min_slots(bank))
         snprintf(text, size, "min");
-    else if ((mib << 20) / bank->max_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
+    else if ((mib << 20) / bank->stream_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
         snprintf(text, size, "%lluM", (unsigned long long)mib);
     else
         snprintf(text, size, "%llu", (unsigned long long)bytes);
@@ -62,13 +62,13 @@ static status asked_slots(const plan_experts *x, plan_host size, uint64_t bytes,
 
 static status no_room(const expert_bank *bank, const char *flag, int64_t n, uint64_t room, const char *where, error *err) {
     char size[32], change[96];
-    const int64_t fit = clamp(room / bank->max_slot_bytes, expert_stream_all_slots(bank));
+    const int64_t fit = clamp(room / bank->stream_slot_bytes, expert_stream_all_slots(bank));
     typed(bank, fit, size, sizeof size);
     if (fit >= expert_stream_min_slots(bank))
         snprintf(change, sizeof change, "%s %s would fit", flag, size);
     else
-        snprintf(change, sizeof change, "the least is %.1f MiB; a smaller --ctx, --kv-mem or --max-batch-tokens makes room", (double)expert_stream_min_slots(bank) * (double)bank->max_slot_bytes / MIB);
-    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts exceed the %.1f MiB that are left %s beside everything else; %s", (double)n * (double)bank->max_slot_bytes / MIB,
+        snprintf(change, sizeof change, "the least is %.1f MiB; a smaller --ctx, --kv-mem or --max-batch-tokens makes room", (double)expert_stream_min_slots(bank) * (double)bank->stream_slot_bytes / MIB);
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts exceed the %.1f MiB that are left %s beside everything else; %s", (double)n * (double)bank->stream_slot_bytes / MIB,
                      (double)room / MIB, where, change);
 }
 
@@ -118,7 +118,7 @@ status plan_experts_choose_device(const expert_bank *bank, const plan_experts_re
     out->device_slots = out->all_slots;
     if (fits) return STATUS_OK;
     char size[32], change[96] = "even --device-experts min does not fit";
-    const int64_t fit = clamp(room.device / bank->max_slot_bytes, out->all_slots);
+    const int64_t fit = clamp(room.device / bank->stream_slot_bytes, out->all_slots);
     typed(bank, fit, size, sizeof size);
     if (fit >= out->min_slots) snprintf(change, sizeof change, "--experts stream --device-experts %s would fit", size);
     return error_set(err, STATUS_DOES_NOT_FIT, "plan: resident experts of %.1f MiB exceed the %.1f MiB that are left on the device beside everything else; %s", (double)need / MIB,

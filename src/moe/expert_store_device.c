@@ -358,11 +358,11 @@ static status create(device_store *s, error *err) {
 status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt, expert_store **out,
                                   error *err) {
     const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
-    if (bank->max_slot_bytes == 0 || most > INT32_MAX / 2) return error_set(err, STATUS_BUG, "experts: a store for a model of %lld experts", (long long)most);
-    const size_t n = opt->budget_bytes / bank->max_slot_bytes;
+    if (bank->stream_slot_bytes == 0 || most > INT32_MAX / 2) return error_set(err, STATUS_BUG, "experts: a store for a model of %lld experts", (long long)most);
+    const size_t n = opt->budget_bytes / bank->stream_slot_bytes;
     if (n < (size_t)least) {
         return error_set(err, STATUS_DOES_NOT_FIT, "experts: %zu bytes on the device hold %zu of the %lld experts that one layer of one token takes; the least is %lld bytes", opt->budget_bytes, n,
-                         (long long)least, (long long)least * (long long)bank->max_slot_bytes);
+                         (long long)least, (long long)least * (long long)bank->stream_slot_bytes);
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
@@ -372,7 +372,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     s->copies = copy_queue;
     s->below = below;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
-    s->slot_bytes = bank->max_slot_bytes;
+    s->slot_bytes = bank->stream_slot_bytes;
     s->last_layer = INT32_MAX;
     const status rc = create(s, err);
     if (rc != STATUS_OK) {

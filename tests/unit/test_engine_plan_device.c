@@ -10,7 +10,7 @@ enum { MIB = 1048576, LAYERS = 4, EXPERTS = 16, TOP_K = 2 };
 static expert_layer layers[LAYERS];
 static expert_bank a_bank(void) {
     for (int l = 0; l < LAYERS; l++) layers[l] = (expert_layer){.n_experts = EXPERTS, .n_parts = 1, .top_k = TOP_K, .slot_bytes = MIB, .file_bytes = MIB};
-    return (expert_bank){.n_layers = LAYERS, .layers = layers, .max_slot_bytes = MIB, .max_top_k = TOP_K, .max_experts = EXPERTS, .total_bytes = (uint64_t)LAYERS * EXPERTS * MIB};
+    return (expert_bank){.n_layers = LAYERS, .layers = layers, .max_slot_bytes = MIB, .stream_slot_bytes = MIB, .max_top_k = TOP_K, .max_experts = EXPERTS, .total_bytes = (uint64_t)LAYERS * EXPERTS * MIB};
 }
 
 static engine_plan the_rest(plan_pool kind) {
