@@ -195,6 +195,9 @@ static vt_tensor make_view(const shape *want, vt_dtype dtype) {
 
 static bool is_element_type(vt_dtype t) { return t == VT_F32 || t == VT_F16 || t == VT_BF16; }
 
+/* Of indices and of packed numbers that another tensor unpacks: no weight's. */
+static bool is_integer_type(vt_dtype t) { return t == VT_I8 || t == VT_U8 || t == VT_I32 || t == VT_I64; }
+
 static void report_missing(binder *k, const char *names, int layer, int expert) {
     char name[NAME_BYTES];
     if (!begin_problem(k, false)) return;
@@ -208,9 +211,9 @@ static void report_missing(binder *k, const char *names, int layer, int expert) 
 }
 
 static void check_tensor(binder *k, const weight_row *row, const tensor_info *t, const shape *want) {
-    if (t->dtype == VT_NONE && begin_problem(k, true))
+    if ((t->dtype == VT_NONE || is_integer_type(t->dtype)) && begin_problem(k, true))
         textbuf_addf(k->report, "%s: found type %s, which is not supported, in %s\n", t->name, t->type_name, file_of(k->s, t));
-    else if (t->dtype != VT_NONE && (row->flags & WEIGHT_ELEMENT_TYPES) != 0 && !is_element_type(t->dtype) && begin_problem(k, false))
+    else if (t->dtype != VT_NONE && !is_integer_type(t->dtype) && (row->flags & WEIGHT_ELEMENT_TYPES) != 0 && !is_element_type(t->dtype) && begin_problem(k, false))
         textbuf_addf(k->report, "%s: found type %s, expected f32, f16 or bf16, in %s\n", t->name, t->type_name, file_of(k->s, t));
     if (same_shape(want, t) || !begin_problem(k, false)) return;
     textbuf_addf(k->report, "%s: found shape ", t->name);

@@ -187,12 +187,12 @@ static status scan_tensor(reader *r, gguf_tensor *t, span *name) {
     TRY(read_name(r, SOURCE_MAX_NAME_BYTES, name, "tensor name"));
     TRY(read_u32(r, &t->n_dims, "a tensor"));
     if (t->n_dims > VT_MAX_DIMS)
-        return refuse(r, STATUS_UNSUPPORTED, "a tensor of %u dimensions; at most %d are supported", t->n_dims, VT_MAX_DIMS);
+        return refuse(r, STATUS_UNSUPPORTED, "tensor %.*s: a tensor of %u dimensions; at most %d are supported", (int)(name->n < 200 ? name->n : 200), (const char *)r->buf + name->off, t->n_dims, VT_MAX_DIMS);
     for (uint32_t i = 0; i < VT_MAX_DIMS; i++) t->dim[i] = 1;
     for (uint32_t i = 0; i < t->n_dims; i++) {
         TRY(read_uint(r, 8, &t->dim[i], "a tensor"));
         if (t->dim[i] == 0 || t->dim[i] > INT64_MAX)
-            return refuse(r, STATUS_FORMAT, "a tensor has a dimension of %llu", (unsigned long long)t->dim[i]);
+            return refuse(r, STATUS_FORMAT, "tensor %.*s has a dimension of %llu", (int)(name->n < 200 ? name->n : 200), (const char *)r->buf + name->off, (unsigned long long)t->dim[i]);
     }
     TRY(read_u32(r, &t->type_id, "a tensor"));
     return read_uint(r, 8, &t->off, "a tensor");

@@ -33,7 +33,9 @@ static status add_part(collector *k, vt_tensor view, const bound_weight *first, 
     for (int e = 0; e < k->n_experts; e++) {
         const bound_weight *b = binding_get_expert(k->mo->binding, slot, k->layer, e);
         const tensor_info *t = scale ? b->scale : b->info, *like = scale ? first->scale : first->info;
-        if (t == NULL || t->dtype != like->dtype || t->n_bytes != like->n_bytes || b->block_n != first->block_n || b->block_k != first->block_k) {
+        const bool same_blocks = b->block_n == first->block_n && b->block_k == first->block_k;
+        if (t != NULL && !same_blocks && b->scale != NULL && first->scale != NULL) t = b->scale, like = first->scale;
+        if (t == NULL || t->dtype != like->dtype || t->n_bytes != like->n_bytes || !same_blocks) {
             return error_set(k->err, STATUS_UNSUPPORTED, "model: %s: found %s in %llu bytes; the experts of a layer have one form, and %s has %s in %llu bytes", t != NULL ? t->name : b->info->name,
                              t != NULL ? t->type_name : "no scales", t != NULL ? (unsigned long long)t->n_bytes : 0, like->name, like->type_name, (unsigned long long)like->n_bytes);
         }
@@ -140,7 +142,7 @@ void model_moe_check(const model *mo, textbuf *report) {
     }
     if (k < 1 || k > n) textbuf_addf(report, "%s: found %lld, expected 1..%lld, the number of experts\n", gguf ? "expert_used_count" : "num_experts_per_tok", k, n);
     if (groups < 2) return;
-    if (n % groups != 0) textbuf_addf(report, "%s: found %lld, expected a divisor of the %lld experts\n", gguf ? "expert_group_count" : "n_group", groups, n);
+    if (n % groups != 0 || n / groups < 2) textbuf_addf(report, "%s: found %lld, expected a number of groups that divides the %lld experts into groups of two at least\n", gguf ? "expert_group_count" : "n_group", groups, n);
     if (top < 1 || top > groups || k > n / groups * top) {
         textbuf_addf(report, "%s: found %lld, expected 1..%lld, and so many groups of %lld experts that %lld can be chosen\n", gguf ? "expert_group_used_count" : "topk_group", top, groups, n / groups, k);
     }

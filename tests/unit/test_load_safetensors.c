@@ -222,8 +222,8 @@ static void test_bind_under_prefixes(void **state) {
                  "\"%slayers.1.a.weight\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[12,16]},"
                  "\"model.vision_tower.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[16,17]}%s}",
                  prefixes[i], prefixes[i], prefixes[i],
-                 i == 2 ? ",\"language_model.lm_head.weight\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[17,19]}" : "");
-        write_st("model.safetensors", header, i == 2 ? 19 : 17);
+                 i == 2 ? ",\"language_model.lm_head.weight\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[17,21]}" : "");
+        write_st("model.safetensors", header, i == 2 ? 21 : 17);
         source *s = open_ok(dir.path, LOAD_AUTO);
         textbuf_init(&report, m, MEM_PROCESS);
         status rc = bind_weights(m, s, &opt, &b, &report);

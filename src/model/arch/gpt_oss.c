@@ -10,6 +10,7 @@ typedef struct own {
 static const hparam_row own_hparams[] = {HPARAM_IN(own, limit, HPARAM_NUMBER, "swiglu_limit", "expert_swiglu_limit", 1e-6, 1e9, 7.0, 0)};
 
 #define EXPERTS "model.layers.{l}.mlp.experts."
+#define BIASES (WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_ELEMENT_TYPES)
 #define STACKED (WEIGHT_PER_LAYER | WEIGHT_EXPERTS | WEIGHT_OPTIONAL)
 static const weight_row weights[] = {
     ROWS_MODEL(WEIGHT_AS_IS),
@@ -27,10 +28,10 @@ static const weight_row weights[] = {
     {W_EXP_DOWN, EXPERTS "down_proj_blocks", "blk.{l}.ffn_down_exps.weight", "experts,embd,ff_exp", STACKED, 0, 0},
     {W_EXP_GATE, NULL, "blk.{l}.ffn_gate_exps.weight", "experts,ff_exp,embd", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
     {W_EXP_UP, NULL, "blk.{l}.ffn_up_exps.weight", "experts,ff_exp,embd", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
-    {W_EXP_GATE_BIAS, NULL, "blk.{l}.ffn_gate_exps.bias", "experts,ff_exp", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
-    {W_EXP_UP_BIAS, NULL, "blk.{l}.ffn_up_exps.bias", "experts,ff_exp", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
-    {W_EXP_GATE_UP_BIAS, EXPERTS "gate_up_proj_bias", NULL, "experts,2ff_exp", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
-    {W_EXP_DOWN_BIAS, EXPERTS "down_proj_bias", "blk.{l}.ffn_down_exps.bias", "experts,embd", WEIGHT_PER_LAYER | WEIGHT_EXPERTS, 0, 0},
+    {W_EXP_GATE_BIAS, NULL, "blk.{l}.ffn_gate_exps.bias", "experts,ff_exp", BIASES, 0, 0},
+    {W_EXP_UP_BIAS, NULL, "blk.{l}.ffn_up_exps.bias", "experts,ff_exp", BIASES, 0, 0},
+    {W_EXP_GATE_UP_BIAS, EXPERTS "gate_up_proj_bias", NULL, "experts,2ff_exp", BIASES, 0, 0},
+    {W_EXP_DOWN_BIAS, EXPERTS "down_proj_bias", "blk.{l}.ffn_down_exps.bias", "experts,embd", BIASES, 0, 0},
 };
 
 static status configure(model *m, error *err) {

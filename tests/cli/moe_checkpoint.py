@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of mixtures of experts to be damaged: the headers of a fixture over data that is all holes, and a GGUF whose numbers are overwritten in place."""
+import json
+import os
+import re
+import shutil
+import struct
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1, "I64": 8}
+
+
+def fixture(name):
+    return os.path.join(TESTS, "fixtures", name)
+
+
+def read_header(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], list(t["shape"])) for name, t in header.items()}
+
+
+class Headers:
+    """config.json and the tensors of a fixture as name -> (dtype, shape); write() makes a folder of them."""
+
+    def __init__(self, name):
+        self.folder = fixture(name)
+        with open(os.path.join(self.folder, "config.json"), encoding="utf-8") as f:
+            self.config = json.load(f)
+        self.tensors = read_header(os.path.join(self.folder, "model.safetensors"))
+        self.short_by = 0
+
+    def of_layer(self, layer, pattern):
+        """Names in the layer that the pattern finds, in the order of their numbers."""
+        found = [n for n in self.tensors if ".layers.%d." % layer in n and re.search(pattern, n)]
+        return sorted(found, key=lambda n: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", n)])
+
+    def expert_layer(self):
+        return max(layer for layer in range(3) if self.of_layer(layer, r"\.experts\."))
+
+    def write(self, folder):
+        os.makedirs(folder, exist_ok=True)
+        for name in os.listdir(self.folder):
+            if name.startswith("tokenizer"):
+                shutil.copy(os.path.join(self.folder, name), folder)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(self.config, f)
+        at, header = 0, {}
+        for name, (dtype, shape) in self.tensors.items():
+            n = ELEMENT_BYTES[dtype]
+            for d in shape:
+                n *= d
+            n = min(n, 1 << 40)  # of a shape that nothing can hold, what a file can
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+            at += n
+        text = json.dumps(header).encode()
+        with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + at - self.short_by)
+        return folder
+
+
+class Gguf:
+    """The bytes of a file; keys of 32 bits and dimensions are overwritten where they are, names by names that are ignored."""
+
+    def __init__(self, name):
+        with open(os.path.join(TESTS, "data", name), "rb") as f:
+            self.data = bytearray(f.read())
+
+    def set_key(self, key, value):
+        text = key.encode()
+        at = self.data.index(struct.pack("<Q", len(text)) + text) + 8 + len(text)
+        kind = struct.unpack_from("<I", self.data, at)[0]
+        assert kind in (4, 5, 7), "%s has type %d" % (key, kind)
+        struct.pack_into("<B" if kind == 7 else "<I", self.data, at + 4, value)
+
+    def find_tensor(self, name):
+        text = name.encode()
+        return self.data.index(struct.pack("<Q", len(text)) + text) + 8
+
+    def set_dimension(self, name, i, value):
+        at = self.find_tensor(name) + len(name)
+        assert i < struct.unpack_from("<I", self.data, at)[0]
+        struct.pack_into("<Q", self.data, at + 4 + 8 * i, value)
+
+    def hide(self, name):
+        """A name that every architecture ignores."""
+        at = self.find_tensor(name)
+        self.data[at:at + len(name)] = ("mtp." + name[4:]).encode()
+
+    def write(self, path):
+        with open(path, "wb") as f:
+            f.write(self.data)
+        return path

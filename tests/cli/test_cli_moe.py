@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts from the command line: damaged checkpoints of every architecture, what plan and complete say of experts, methods of quantisation that are refused."""
+import json
+import os
+import sys
+
+from cli_runner import CliTest, main
+from moe_checkpoint import Gguf, Headers, TESTS, fixture
+
+FIXTURES = ("gemma4-moe", "gemma4-moe-fp8", "qwen3-moe", "qwen3-moe-fp8-block", "mixtral", "olmoe", "gpt-oss", "gpt-oss-mxfp4", "deepseek-v3", "glm4-moe", "qwen3_5-moe")
+GGUFS = {"mixtral": "llama", "qwen3-moe": "qwen3moe", "olmoe": "olmoe", "gpt-oss": "gpt-oss", "glm4-moe": "glm4moe", "deepseek-v3": "deepseek2", "qwen3_5-moe": "qwen35moe", "gemma4-moe": "gemma4"}
+TOP_K = ("num_experts_per_tok", "top_k_experts", "experts_per_token")
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+# Each takes headers, damages them, and returns what the refusal has to say; None where the fixture has no such thing.
+
+
+def a_missing_expert(h):
+    """The last expert of the last layer with experts, or the whole stack."""
+    name = h.of_layer(h.expert_layer(), r"\.experts\..*(down|w2|up)")[-1]
+    owner = name.removesuffix("_scale_inv").removesuffix("_scale").removesuffix("_bias").removesuffix("_scales").removesuffix("_blocks")
+    for name in (owner, owner + "_blocks", owner + "_scales"):
+        h.tensors.pop(name, None)
+    return owner
+
+
+def expert_seven_of_layer_two(h):
+    names = h.of_layer(2, r"\.experts\.7\..*(down|w2).*weight$")
+    if not names:
+        return None
+    del h.tensors[names[0]]
+    return names[0] + ": missing"
+
+
+def all_experts_missing(h):
+    layer = h.expert_layer()
+    for name in h.of_layer(layer, r"\.experts\."):
+        del h.tensors[name]
+    return ".layers.%d." % layer
+
+
+def a_scale_of_another_shape(h):
+    names = h.of_layer(h.expert_layer(), r"\.experts\..*(_scale|_scale_inv|_scales)$")
+    if not names:
+        return None
+    dtype, shape = h.tensors[names[-1]]
+    h.tensors[names[-1]] = (dtype, shape[:-1] + [shape[-1] + 1])
+    return names[-1]
+
+
+def no_scales(h):
+    names = h.of_layer(h.expert_layer(), r"\.experts\..*(_scale|_scale_inv|_scales)$")
+    if not names:
+        return None
+    del h.tensors[names[-1]]
+    return names[-1].replace("_scale_inv", "").replace("_scales", "_blocks").replace("_scale", "")
+
+
+def one_scale_for_a_matrix_whose_neighbours_have_many(h):
+    names = h.of_layer(h.expert_layer(), r"\.experts\.\d.*(_scale|_scale_inv)$")
+    if not names:
+        return None
+    dtype, _ = h.tensors[names[-1]]
+    h.tensors[names[-1]] = (dtype, [1])
+    return names[-1]
+
+
+def many_scales_beside_one_for_a_matrix(h):
+    names = h.of_layer(h.expert_layer(), r"\.experts\.\d.*(_scale|_scale_inv)$")
+    if not names:
+        return None
+    dtype, _ = h.tensors[names[0]]
+    h.tensors[names[0]] = (dtype, [1])
+    return names[0]
+
+
+def another_type_within_a_layer(h):
+    names = h.of_layer(h.expert_layer(), r"\.experts\.\d+\..*weight$")
+    if not names:
+        return None
+    h.tensors[names[-1]] = ("F32" if h.tensors[names[-1]][0] == "BF16" else "BF16", h.tensors[names[-1]][1])
+    return names[-1]
+
+
+def a_type_that_is_none(h):
+    name = h.of_layer(h.expert_layer(), r"\.experts\..*(down|w2)")[-1]
+    if h.tensors[name][0] != "BF16":
+        return None
+    h.tensors[name] = ("I64", h.tensors[name][1])
+    return name
+
+
+def one_expert_more_than_counted(h):
+    layer = h.expert_layer()
+    stacks = [n for n in h.of_layer(layer, r"\.experts\.[a-z]") if "bias" not in n]
+    if stacks:
+        dtype, shape = h.tensors[stacks[-1]]
+        h.tensors[stacks[-1]] = (dtype, [shape[0] + 1] + shape[1:])
+        return stacks[-1]
+    last = [n for n in h.of_layer(layer, r"\.experts\.\d+\..*weight$")][-1]
+    number = last.split(".experts.")[1].split(".")[0]
+    more = last.replace(".experts.%s." % number, ".experts.%d." % (int(number) + 1))
+    h.tensors[more] = h.tensors[last]
+    return more
+
+
+def gate_and_up_both_fused_and_apart(h):
+    layer = h.expert_layer()
+    apart = [n for n in h.of_layer(layer, r"\.experts\.0\.(gate_proj|w1)\.weight$")]
+    if not apart or "weight_scale" in " ".join(h.tensors):
+        return None
+    n_experts = next(h.config[c] for c in COUNTS if c in h.config)
+    dtype, (ff, embd) = h.tensors[apart[0]]
+    fused = apart[0].split(".experts.")[0] + ".experts.gate_up_proj"
+    h.tensors[fused] = (dtype, [n_experts, 2 * ff, embd])
+    return fused
+
+
+def a_router_of_another_shape(h):
+    layer = h.expert_layer()
+    name = (h.of_layer(layer, r"(gate|router|router\.proj)\.weight$"))[0]
+    dtype, shape = h.tensors[name]
+    h.tensors[name] = (dtype, [shape[0] - 1, shape[1]])
+    return name
+
+
+def a_shard_cut_short(h):
+    h.short_by = 1
+    return "model.safetensors"
+
+
+def more_chosen_than_there_are(h):
+    for key in TOP_K:
+        if key in h.config:
+            h.config[key] = next(h.config[c] for c in COUNTS if c in h.config) + 1
+    return "num_experts_per_tok"
+
+
+def none_chosen(h):
+    for key in TOP_K:
+        if key in h.config:
+            h.config[key] = 0
+    return "num_experts_per_tok"
+
+
+def no_experts_counted(h):
+    for key in COUNTS:
+        if key in h.config:
+            h.config[key] = 0
+    return "experts"
+
+
+def experts_counted_in_words(h):
+    key = next(c for c in COUNTS if c in h.config)
+    h.config[key] = "many"
+    return key
+
+
+def far_more_experts_than_tensors(h):
+    for key in COUNTS:
+        if key in h.config:
+            h.config[key] = 65536
+    return ".layers."
+
+
+def experts_beyond_any_count(h):
+    key = next(c for c in COUNTS if c in h.config)
+    h.config[key] = 1 << 62
+    return key
+
+
+def experts_of_no_width(h):
+    keys = [k for k in ("moe_intermediate_size", "expert_intermediate_size") if k in h.config] or ["intermediate_size"]
+    h.config[keys[0]] = 0
+    return keys[0]
+
+
+def experts_of_any_width(h):
+    keys = [k for k in ("moe_intermediate_size", "expert_intermediate_size") if k in h.config] or ["intermediate_size"]
+    h.config[keys[0]] = 1 << 24
+    return ".layers."
+
+
+def a_product_that_overflows(h):
+    name = h.of_layer(h.expert_layer(), r"\.experts\..*(down|w2)")[-1]
+    h.tensors[name] = (h.tensors[name][0], [1 << 31, 1 << 31, 1 << 31])
+    return name
+
+
+def groups_that_do_not_divide(h):
+    if "n_group" not in h.config:
+        return None
+    h.config["n_group"] = 3
+    return "n_group"
+
+
+def no_group_chosen(h):
+    if "topk_group" not in h.config:
+        return None
+    h.config["topk_group"] = 0
+    return "topk_group"
+
+
+def more_groups_than_there_are(h):
+    if h.config.get("n_group", 0) < 2:
+        return None
+    h.config["topk_group"] = h.config["n_group"] + 1
+    return "topk_group"
+
+
+def groups_of_one_whose_two_best_count(h):
+    if "n_group" not in h.config:
+        return None
+    h.config["n_group"] = h.config["topk_group"] = next(h.config[c] for c in COUNTS if c in h.config)
+    return "n_group"
+
+
+DAMAGE = (a_missing_expert, expert_seven_of_layer_two, all_experts_missing, a_scale_of_another_shape, no_scales, one_scale_for_a_matrix_whose_neighbours_have_many,
+          many_scales_beside_one_for_a_matrix, another_type_within_a_layer, a_type_that_is_none, one_expert_more_than_counted, gate_and_up_both_fused_and_apart, a_router_of_another_shape, a_shard_cut_short,
+          more_chosen_than_there_are, none_chosen, no_experts_counted, experts_counted_in_words, far_more_experts_than_tensors, experts_beyond_any_count, experts_of_no_width,
+          experts_of_any_width, a_product_that_overflows, groups_that_do_not_divide, no_group_chosen, more_groups_than_there_are, groups_of_one_whose_two_best_count)
+
+
+class MoeTest(CliTest):
+    def plan_json(self, *args):
+        return json.loads(self.run_cli("plan", "--json", *args).out)
+
+
+class Damaged(CliTest):
+    def refused(self, what, *args):
+        """Not done, not a crash, and the text names it."""
+        result = self.run_cli(*args, code=1)
+        self.assertIn(what, result.err)
+
+    def test_headers_alone_are_accepted(self):
+        """What is damaged below is whole to begin with."""
+        for name in FIXTURES:
+            with self.subTest(fixture=name):
+                self.run_cli("plan", "-m", Headers(name).write(self.path(name)))
+
+    def test_every_damage_to_every_architecture(self):
+        n_cases, by_damage = 0, {}
+        for damage in DAMAGE:
+            for name in FIXTURES:
+                with self.subTest(fixture=name, damage=damage.__name__):
+                    h = Headers(name)
+                    what = damage(h)
+                    if what is None:
+                        continue
+                    self.refused(what, "plan", "-m", h.write(self.path("%s-%s" % (name, damage.__name__))))
+                    n_cases += 1
+                    by_damage[damage.__name__] = by_damage.get(damage.__name__, 0) + 1
+        self.assertEqual(len(by_damage), len(DAMAGE), "a damage that no fixture has")
+        self.assertGreater(n_cases, 15 * len(FIXTURES))
+
+    def test_every_damage_to_a_gguf(self):
+        n_cases = 0
+        for name, arch in GGUFS.items():
+            blk = "blk.%d." % (2 if name != "gemma4-moe" else 3)
+
+            def keys(key, value, text):
+                return lambda g: (g.set_key("%s.%s" % (arch, key), value), text)[1]
+
+            def size(tensor, i, value):
+                return lambda g: (g.set_dimension(blk + tensor, i, value), blk + tensor)[1]
+
+            def gone(tensor):
+                return lambda g: (g.hide(blk + tensor), blk + tensor)[1]
+
+            damages = [keys("expert_used_count", 99, "expert_used_count"), keys("expert_used_count", 0, "expert_used_count"), keys("expert_count", 65536, blk[:4]),
+                       keys("expert_count", 1 << 31, "expert_count"), keys("attention.head_count", 0, "attention.head_count"),
+                       size("ffn_down_exps.weight", 2, 9), size("ffn_down_exps.weight", 2, 0), size("ffn_down_exps.weight", 0, 1 << 62), size("ffn_gate_inp.weight", 1, 3),
+                       gone("ffn_down_exps.weight"), gone("ffn_gate_inp.weight")]
+            if name != "gemma4-moe":
+                damages += [gone("ffn_gate_exps.weight"), gone("ffn_up_exps.weight")]
+            if name == "deepseek-v3":
+                damages += [keys("expert_group_count", 3, "expert_group_count"), keys("expert_group_used_count", 0, "expert_group_used_count"),
+                            keys("expert_group_used_count", 3, "expert_group_used_count"), keys("expert_gating_func", 4, "expert_gating_func"),
+                            keys("attention.key_length_mla", 8, "attention.key_length"), keys("attention.kv_lora_rank", 25, blk[:4]), gone("attn_k_b.weight"), gone("attn_v_b.weight")]
+            if name == "glm4-moe":
+                damages += [keys("expert_gating_func", 1, "expert_gating_func"), keys("leading_dense_block_count", 0, "blk.0.")]
+            if name == "qwen3_5-moe":
+                damages += [keys("ssm.inner_size", 65, "ssm.inner_size"), keys("ssm.group_count", 3, "key heads"), keys("ssm.time_step_rank", 0, "ssm.time_step_rank")]
+            for i, damage in enumerate(damages):
+                with self.subTest(gguf=name, damage=i):
+                    g = Gguf(name + "_fixture_bf16.gguf")
+                    what = damage(g)
+                    self.refused(what, "plan", "-m", g.write(self.path("damaged.gguf")))
+                    n_cases += 1
+        self.assertGreater(n_cases, 11 * len(GGUFS))
+
+
+class Quantised(CliTest):
+    METHODS = ({"quant_method": "awq", "bits": 4}, {"quant_method": "gptq", "bits": 4}, {"quant_method": "nvfp4"}, {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+               {"quant_method": "bitsandbytes", "load_in_4bit": True}, {"quant_method": "hqq"},
+               {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}})
+
+    def test_methods_that_are_not_implemented(self):
+        for name in FIXTURES:
+            for method in self.METHODS:
+                with self.subTest(fixture=name, method=method["quant_method"]):
+                    h = Headers(name)
+                    h.config["quantization_config"] = method
+                    result = self.run_cli("plan", "-m", h.write(self.path(name)), code=1)
+                    self.assertIn("\"%s\"" % method["quant_method"] if method["quant_method"] != "compressed-tensors" else "compressed-tensors weights of 4 bits", result.err)
+                    self.assertIn("not implemented", result.err)
+
+
+class Experts(MoeTest):
+    MODEL = fixture("qwen3-moe")
+    IDS = "374,402,412,391,358"
+
+    def complete(self, *args, code=0):
+        return self.run_cli("complete", "-m", self.MODEL, "--token-ids", self.IDS, "-n", "12", "--ignore-eos", *args, code=code)
+
+    def test_streamed_and_resident_say_the_same(self):
+        texts = set()
+        for args in (("--experts", "resident"), ("--experts", "stream", "--host-experts", "min"), ("--experts", "stream", "--host-experts", "100K"), ("--host-experts", "all")):
+            result = self.complete("--json", *args).json
+            texts.add(json.dumps(result["sequences"][0] if "sequences" in result else result["completions"][0] if "completions" in result else result["text"], sort_keys=True))
+            x = result["experts"]
+            self.assertEqual(set(x) & {"tier", "hits", "misses", "evictions", "bytes", "distinct"}, {"tier", "hits", "misses", "evictions", "bytes", "distinct"})
+            self.assertEqual(x["tier"], "resident" if args[1] == "resident" else "stream")
+            self.assertGreater(x["hits"] + x["misses"], 0)
+            self.assertLessEqual(x["distinct"], 24)
+            if args[-1] == "min":
+                self.assertGreater(x["evictions"], 0)
+                self.assertGreaterEqual(x["bytes"], x["misses"] * 23040)
+        self.assertEqual(len(texts), 1)
+
+    def test_closing_line(self):
+        err = self.complete("--experts", "stream", "--host-experts", "min").err
+        line = next(text for text in err.split("\n") if text.startswith("experts streamed"))
+        for word in ("slots", "hits", "misses", "evictions", "distinct"):
+            self.assertIn(word, line)
+        self.assertIn("experts resident", self.complete("--experts", "resident").err)
+
+    def test_below_the_least(self):
+        x = self.plan_json("-m", self.MODEL)["experts"]
+        least = x["min_slots"] * x["slot_bytes"]
+        for command in (("plan", "-m", self.MODEL), ("complete", "-m", self.MODEL, "--token-ids", self.IDS, "-n", "1")):
+            result = self.run_cli(*command, "--experts", "stream", "--host-experts", str(least - 1), code=3)
+            self.assertIn("the least is %d bytes" % least, result.err)
+            self.run_cli(*command, "--experts", "stream", "--host-experts", str(least))
+
+    def test_contradictions(self):
+        for args in (("--experts", "resident", "--host-experts", "min"), ("--experts", "stream", "--load", "map"), ("--experts", "none"), ("--host-experts", "plenty")):
+            self.run_cli("plan", "-m", self.MODEL, *args, code=2)
+
+
+class Plan(MoeTest):
+    """A machine that is posed, and a checkpoint whose experts are holes."""
+    MACHINE = "unified=1,device_total=%d,mem_total=%d"
+
+    def setUp(self):
+        super().setUp()
+        h = Headers("qwen3-moe")
+        h.config.update(hidden_size=1024, moe_intermediate_size=512, num_hidden_layers=3)
+        grown = {80: 1024, 48: 512}
+        for name, (dtype, shape) in h.tensors.items():
+            h.tensors[name] = (dtype, [grown.get(d, d) for d in shape])
+        self.model = h.write(self.path("grown"))
+
+    def machine(self, n):
+        return "--machine", self.MACHINE % (n, n)
+
+    def test_verdicts(self):
+        x = self.plan_json("-m", self.model, *self.machine(1 << 30))
+        self.assertEqual((x["experts"]["tier"], x["fits"], x["machine"]), ("resident", True, 1 << 30))
+        self.assertEqual(x["experts"]["file_bytes"], 3 * 8 * 3 * 512 * 1024 * 2)
+        small = x["memory_bytes"]["total"] - x["experts"]["file_bytes"] // 2
+        refused = self.run_cli("plan", "-m", self.model, "--experts", "resident", *self.machine(small), code=3)
+        change = refused.err.split("--host-experts ")[1].split()[0]
+        fits = self.run_cli("plan", "-m", self.model, "--experts", "stream", "--host-experts", change, *self.machine(small))
+        self.assertIn("experts: streamed", fits.out)
+        size = x["experts"]["min_slots"] * x["experts"]["slot_bytes"] if change == "min" else int(change[:-1]) << 20 if change.endswith("M") else int(change)
+        more = str(size + x["experts"]["slot_bytes"])
+        self.run_cli("plan", "-m", self.model, "--experts", "stream", "--host-experts", more, *self.machine(small), code=3)
+        auto = self.plan_json("-m", self.model, *self.machine(small))
+        self.assertEqual(auto["experts"]["tier"], "stream")
+        self.assertGreaterEqual(auto["experts"]["slots"], auto["experts"]["min_slots"])
+        nothing = self.run_cli("plan", "-m", self.model, *self.machine(8 << 20), code=3)
+        self.assertIn("--kv-mem", nothing.err)
+
+    def test_text_and_json_say_the_same(self):
+        text = self.run_cli("plan", "-m", self.model, *self.machine(1 << 30)).out
+        x = self.plan_json("-m", self.model, *self.machine(1 << 30))
+        self.assertIn("%.2f" % (x["memory_bytes"]["kv"] / 1048576), text)
+        self.assertIn("experts: resident", text)
+
+    def test_the_verdict_does_not_depend_on_what_is_free(self):
+        """The same text with memory of this machine taken."""
+        args = ("plan", "-m", self.model, *self.machine(150 << 20))
+        first = self.run_cli(*args).out
+        taken = bytearray(os.urandom(1 << 16) * (1 << 12))
+        self.assertEqual(self.run_cli(*args).out, first)
+        self.assertEqual(len(taken), 1 << 28)
+
+    def test_machines_that_make_no_sense(self):
+        for text in ("mem_total=", "mem_total=x", "free=1", "unified=2,mem_total=1G", ""):
+            self.run_cli("plan", "-m", self.model, "--machine", text, code=2)
+
+
+main(sys.modules["__main__"])
