@@ -375,7 +375,7 @@ class Plan(MoeTest):
         fits = self.run_cli("plan", "-m", self.model, "--experts", "stream", "--host-experts", change, *self.machine(small))
         self.assertIn("experts: streamed", fits.out)
         size = x["experts"]["min_slots"] * x["experts"]["slot_bytes"] if change == "min" else int(change[:-1]) << 20 if change.endswith("M") else int(change)
-        more = str(size + x["experts"]["slot_bytes"])
+        more = str(size + 2 * x["experts"]["slot_bytes"])
         self.run_cli("plan", "-m", self.model, "--experts", "stream", "--host-experts", more, *self.machine(small), code=3)
         auto = self.plan_json("-m", self.model, *self.machine(small))
         self.assertEqual(auto["experts"]["tier"], "stream")
