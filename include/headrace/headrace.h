@@ -247,6 +247,9 @@ typedef struct headrace_stats {
     uint64_t expert_disk_bytes_per_s; /* STREAM: what the disk gave when the reader was chosen; 0: not measured */
     uint64_t expert_prefetch_used, expert_prefetch_wasted; /* bytes read ahead of their layer that were then taken, or given up unused */
     headrace_expert_reader expert_reader;
+    /* A step takes, in each layer, the union of what its rows choose. Bytes of all unions so far (read or not); what the scheduler expected of them to be read, to compare with
+     * expert_bytes_read; and what it expects of the latest step. */
+    uint64_t expert_bytes_needed, expert_bytes_expected, step_expert_bytes_expected;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "engine/plan.h"
 #include "engine/sched.h"
+#include "moe/expert_cost.h"
 
 struct headrace_config {
     mem *m;
@@ -49,6 +50,7 @@ struct headrace_engine {
     sampler sampler;
     sample_logprobs logprobs;  /* of the row at hand */
     sched sched;
+    expert_cost *expert_cost;  /* NULL: no experts */
 
     pthread_mutex_t lock;
     bool lock_ready;
@@ -90,6 +92,13 @@ NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
 void engine_experts_close(headrace_engine *e);
 /** The store's counters; on the engine's thread. */
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
+
+/* engine_cost.c */
+/** After the stores are attached and sched_init: what steps are expected to read, from the routing of those before. */
+NODISCARD status engine_cost_create(headrace_engine *e, error *err);
+/** A model_routing_observer. */
+void engine_cost_routed(void *engine, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k);
+void engine_cost_stats(const headrace_engine *e, headrace_stats *out);
 
 /* engine_snapshots.c */
 /** How often the state of a sequence is kept; page_bytes: of one page of every group. */

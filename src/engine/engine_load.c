@@ -217,6 +217,8 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .max_segments = p->max_seqs,
         .max_pages = p->max_pages_per_seq,
         .max_head_rows = p->max_head_rows,
+        .observe_routing = engine_cost_routed,
+        .observe_ctx = e,
     };
     TRY(model_plan(e->model, e->queue, &mo, err));
     TRY(plan_kv(e, c, &pm, err));
@@ -338,6 +340,7 @@ static status allocate_step(headrace_engine *e, error *err) {
     TRY(engine_array(e, seqs, sizeof *e->free_slots, "state slots", &e->free_slots, err));
     TRY(engine_array(e, (size_t)p->max_live, sizeof *e->live, "the table of requests", &e->live, err));
     sched_init(&e->sched, (sched_limits){.max_rows = p->max_rows, .max_seqs = p->max_seqs}, &e->kv, e->free_slots);
+    TRY(engine_cost_create(e, err));
     for (int32_t i = 0; i < tokenizer_size(e->tok); i++) {
         size_t n;
         (void)tokenizer_piece(e->tok, i, &n);
@@ -427,6 +430,7 @@ void headrace_free(headrace_engine *e) {
         mem_free(m, e->pages[g]);
     }
     vt_buffer_free(&e->snapshot_buf);
+    expert_cost_destroy(e->expert_cost);
     kv_cache_deinit(&e->kv);
     sampler_deinit(&e->sampler);
     void *const arrays[] = {e->ids, e->pos, e->head_rows, e->embedding, e->segments, e->seg_seq, e->free_slots, e->live};

@@ -300,6 +300,7 @@ static void update_stats(headrace_engine *e, bool *more) {
     e->stats.kv_pages_cached = cached;
     e->stats.n_evicted = e->kv.n_evicted;
     engine_experts_stats(e, &e->stats);
+    engine_cost_stats(e, &e->stats);
     *more = e->n_live > 0;
     pthread_mutex_unlock(&e->lock);
 }

@@ -40,6 +40,13 @@ void sched_init(sched *s, sched_limits limits, kv_cache *kv, int32_t *free_slots
     for (int32_t i = 0; i < limits.max_seqs; i++) free_slots[i] = limits.max_seqs - 1 - i;
 }
 
+void sched_set_cost(sched *s, sched_cost *cost, const void *ctx) {
+    s->cost = cost;
+    s->cost_ctx = ctx;
+}
+
+uint64_t sched_step_bytes(const sched *s, int32_t n_rows) { return s->cost != NULL && n_rows > 0 ? s->cost(s->cost_ctx, n_rows) : 0; }
+
 static void enqueue(sched *s, sequence *q, int64_t rank) {
     q->rank = rank;
     q->order = s->n_arrived++;
@@ -219,7 +226,10 @@ int32_t sched_step(sched *s) {
     }
     if (turn_of_prompts && budget > 0) serve_decodes(s, budget, &budget); /* nobody could be admitted after all */
     s->step++;
-    return s->limits.max_rows - budget;
+    const int32_t rows = s->limits.max_rows - budget;
+    s->step_bytes = sched_step_bytes(s, rows);
+    s->sum_bytes += s->step_bytes;
+    return rows;
 }
 
 int32_t sched_computed(sched *s, sequence *q) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The scheduler: who runs, who waits, and which rows the next step computes. Pure: it moves sequences between its lists and pages between them and the cache, and knows no time, no
- * device and no callbacks, so that a simulator drives the same code.
+ * device and no callbacks, so that a simulator drives the same code. What a step of n rows costs in bytes of experts it asks through one function (sched_step_bytes); so far it counts them
+ * and decides nothing by them.
  *
  * Order. Each sequence has a rank = (step of its arrival) - priority * SCHED_STEPS_PER_PRIORITY; lower is better, and the order of arrival decides between equals. With equal priorities that
  * is first come, first served. Because the rank never changes, a sequence is overtaken only by those that arrive within (difference of priority) * SCHED_STEPS_PER_PRIORITY steps after it.
@@ -14,8 +15,8 @@
  *
  * No starvation. Let W = 2 * (ceil(max_seqs / max(1, max_rows - 1)) + 1). (1) A running decode gets a row, or is preempted, within W steps; so does the running prompt of the best rank.
  * (2) The running sequence of the best rank is never preempted, so it ends within W * (rows that it still needs) steps once no prompt of better rank runs. (3) The first of the waiting is
- * admitted at the latest when all that run have ended, and nobody passes it but those of better rank. So every sequence ends: with L the rows that it and those before it in rank or
- * running at its arrival need until their ends, within W * L steps, preemptions included.
+ * admitted at the latest when all that run have ended, and nobody passes it but those of better rank. So every sequence ends within W * L steps, preemptions included, with L the rows of
+ * itself and of all that are before it in rank or run when it arrives, and for each that passes it later its rows and those of one longest sequence (which the best of the running may lose).
  * Owned by the engine's thread.
  */
 #ifndef HEADRACE_ENGINE_SCHED_H
@@ -29,6 +30,9 @@ typedef struct sched_limits {
     int32_t max_rows, max_seqs;
 } sched_limits;
 
+/** Bytes of experts that a step of n_rows rows (>= 1) is expected to read, one union per layer; grows with n_rows. */
+typedef uint64_t sched_cost(const void *ctx, int32_t n_rows);
+
 typedef struct sched {
     sched_limits limits;
     kv_cache *kv;
@@ -40,9 +44,16 @@ typedef struct sched {
     uint64_t refused_at;               /* kv->changes when the first of the waiting was last refused */
     const sequence *refused;
     uint64_t n_preempted, n_hit_tokens;
+    sched_cost *cost;                  /* NULL: steps read no experts */
+    const void *cost_ctx;
+    uint64_t step_bytes, sum_bytes;    /* expected of the step chosen last, and of all */
 } sched;
 
 void sched_init(sched *s, sched_limits limits, kv_cache *kv, int32_t *free_slots);
+/** From now on steps have a cost. */
+void sched_set_cost(sched *s, sched_cost *cost, const void *ctx);
+/** What a step of n_rows is expected to read; 0 rows: nothing. For policies: what a row more would add is the difference of two such figures. */
+uint64_t sched_step_bytes(const sched *s, int32_t n_rows);
 /** A new sequence: gets its rank and waits. */
 void sched_add(sched *s, sequence *q);
 /** As sched_add, with the rank of another. */

@@ -61,6 +61,8 @@ struct expert_store {
     void (*cancel)(expert_store *s);
     void (*counters)(expert_store *s, expert_counters *out);
     status (*close)(expert_store *s); /* frees; STATUS_BUG when leases are outstanding */
+    /* Whether the expert could be given out without a read; no use of it. NULL: all could. */
+    bool (*holds)(const expert_store *s, int32_t layer, int32_t expert);
 };
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */

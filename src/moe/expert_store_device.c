@@ -355,6 +355,8 @@ static status create(device_store *s, error *err) {
     return expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err);
 }
 
+static bool holds(const expert_store *base, int32_t layer, int32_t expert) { return expert_policy_find(((const device_store *)base)->policy, layer, expert) >= 0; }
+
 status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt, expert_store **out,
                                   error *err) {
     const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
@@ -366,7 +368,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds};
     s->m = m;
     s->device = device;
     s->copies = copy_queue;

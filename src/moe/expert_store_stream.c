@@ -295,6 +295,8 @@ static status create(stream_store *s, error *err) {
     return STATUS_OK;
 }
 
+static bool holds(const expert_store *base, int32_t layer, int32_t expert) { return expert_policy_find(((const stream_store *)base)->policy, layer, expert) >= 0; }
+
 status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err) {
     const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
     if (bank->stream_slot_bytes == 0) return error_set(err, STATUS_BUG, "experts: a store for a model without experts");
@@ -305,7 +307,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store};
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds};
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;

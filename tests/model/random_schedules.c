@@ -238,6 +238,10 @@ static void the_same_bits_whatever_happens(void **state) {
         if ((i + 1) % SCHEDULES_PER_ENGINE != 0 && i + 1 < n_schedules) continue;
         experts.expert_misses += st.expert_misses;
         experts.expert_evictions += st.expert_evictions;
+        experts.expert_bytes_read += st.expert_bytes_read;
+        experts.expert_prefetch_wasted += st.expert_prefetch_wasted;
+        experts.expert_bytes_needed += st.expert_bytes_needed;
+        experts.expert_bytes_expected += st.expert_bytes_expected;
         if (streams) assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_STREAM);
     }
     headrace_free(e);
@@ -246,8 +250,12 @@ static void the_same_bits_whatever_happens(void **state) {
     assert_true(n_rows_compared > 0 && n_tokens_compared > 0 && n_cancelled > 0 && n_hit > 0);
     if (n_schedules >= 40) assert_true(n_preempted > 0); /* a shorter run may not meet one */
     if (!streams) return;
-    print_message("streamed: %llu misses, %llu evictions\n", (unsigned long long)experts.expert_misses, (unsigned long long)experts.expert_evictions);
+    print_message("streamed: %llu misses, %llu evictions; bytes of experts: %llu needed, %llu expected to be read, %llu read\n", (unsigned long long)experts.expert_misses,
+                  (unsigned long long)experts.expert_evictions, (unsigned long long)experts.expert_bytes_needed, (unsigned long long)experts.expert_bytes_expected,
+                  (unsigned long long)experts.expert_bytes_read);
     assert_true(experts.expert_misses > 0 && experts.expert_evictions > 0);
+    assert_true(experts.expert_bytes_read > 0 && experts.expert_bytes_read - experts.expert_prefetch_wasted <= experts.expert_bytes_needed);
+    assert_in_range(experts.expert_bytes_expected, experts.expert_bytes_read / 2, experts.expert_bytes_read * 2);
 }
 
 int main(int argc, char **argv) {

@@ -328,8 +328,8 @@ static void arrive(sim *t) {
     for (int i = 0; i < MAX_LIVE; i++) {
         if (!seqs[i].live) continue;
         x->bound += rows_of(&seqs[i]);
-        /* whoever it passes may wait for it, and lose what it has computed to it */
-        if (&seqs[i] != x && q->rank < seqs[i].q.rank) seqs[i].bound = 2 * seqs[i].bound + rows_of(x);
+        /* whoever it passes waits for it, and for what the best of the running loses to it */
+        if (&seqs[i] != x && q->rank < seqs[i].q.rank) seqs[i].bound += rows_of(x) + MAX_CTX;
     }
 }
 
@@ -339,11 +339,22 @@ static void end(sim *t, sim_seq *x) {
     x->live = false;
 }
 
+/* Some cost of a step that grows with its rows. */
+static uint64_t cost_of(const void *ctx, int32_t n_rows) {
+    (void)ctx;
+    assert_true(n_rows > 0);
+    return 1000 - 900 / (uint64_t)n_rows;
+}
+
 static void one_step(sim *t) {
     const uint64_t hits = t->s.n_hit_tokens;
     const sequence *best = t->s.running.first;
     const int32_t times = best != NULL ? best->n_preempted : 0;
+    const uint64_t bytes = t->s.sum_bytes;
     const int32_t rows = sched_step(&t->s);
+    assert_int_equal(t->s.step_bytes, rows > 0 ? cost_of(NULL, rows) : 0);
+    assert_int_equal(t->s.sum_bytes - bytes, t->s.step_bytes);
+    assert_int_equal(sched_step_bytes(&t->s, rows), t->s.step_bytes);
     if (best != NULL) assert_int_equal(best->n_preempted, times); /* never the best of those that run */
     int32_t sum = 0;
     t->steps++;
@@ -385,6 +396,7 @@ static void scheduler_against_a_plain_model(void **state) {
         sim t = {.m = test_mem(), .priorities = rnd(2) == 0};
         random_cache(&t.kv, t.m, true);
         sched_init(&t.s, (sched_limits){.max_rows = 1 + (int32_t)rnd(rnd(2) ? 4 : 30), .max_seqs = 1 + (int32_t)rnd(12)}, &t.kv, t.slots);
+        sched_set_cost(&t.s, cost_of, NULL);
         const uint32_t busy = 2 + rnd(12);
         for (int k = 0; k < 600 && done < n_events; k++, done++) {
             const uint32_t what = rnd(16);

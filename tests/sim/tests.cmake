@@ -36,3 +36,6 @@ headrace_test(sim_expert_policy sim hr_moe hr_base)
 set_property(TEST sim_expert_policy PROPERTY LABELS sim)
 add_test(NAME sim_expert_policy_long COMMAND sim_expert_policy 1000000)
 set_tests_properties(sim_expert_policy_long PROPERTIES LABELS soak TIMEOUT 3600)
+# What a step asks of the experts, expected and taken.
+headrace_test(sim_expert_cost sim hr_moe hr_base)
+set_property(TEST sim_expert_cost PROPERTY LABELS sim)
