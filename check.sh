@@ -68,7 +68,7 @@ logged() { # NAME COMMAND...: output to a log, its end shown on failure
 build() { # PRESET
     local launcher=()
     ! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-    logged "configure-$1" cmake --preset "$1" -DHEADRACE_TESTS=ON "${launcher[@]}" && logged "build-$1" cmake --build --preset "$1" -j "$jobs"
+    logged "configure-$1" cmake --preset "$1" -DHEADRACE_TESTS=ON "${cuda_archs[@]}" "${launcher[@]}" && logged "build-$1" cmake --build --preset "$1" -j "$jobs"
 }
 
 # Sanitizers want a layout of addresses that strong randomisation can deny.
@@ -122,6 +122,12 @@ in_chroot() { # NAME COMMAND...: one test
 }
 
 not_now='^(real|soak)$'
+cuda_archs=()
+if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    echo "note: the CUDA backend is not built: there is no nvcc"
+elif [ $mode = full ]; then
+    cuda_archs=(-DHEADRACE_CUDA_ARCHS="80;86;89;90;100;103;120;121")
+fi
 case $(uname -m) in x86_64) ;; *) echo "note: rows for x86 are not built on $(uname -m)" ;; esac
 
 export ASAN_OPTIONS=allocator_may_return_null=1:strict_string_checks=1

@@ -50,6 +50,27 @@ static double read_bandwidth(mem *m, pool *threads) {
     return (double)STREAM_BYTES / (double)best;
 }
 
+/* The same of a copy within a device's memory, bytes read and bytes written; 0 where there is no room. */
+static double copy_bandwidth(vt_queue *q) {
+    const size_t n = (size_t)1 << 30;
+    vt_buffer from = {0}, to = {0};
+    uint64_t best = UINT64_MAX;
+    if (vt_buffer_alloc(q->owner, MEM_PROCESS, n, "a copy", &from, NULL) || vt_buffer_alloc(q->owner, MEM_PROCESS, n, "a copy", &to, NULL))
+        goto done;
+    for (int i = 0; i < 7; i++) {
+        uint64_t t0 = os_now_ns();
+        for (int j = 0; j < 4; j++)
+            if (vt_copy(q, to.data, from.data, n)) goto done;
+        if (vt_queue_sync(q)) goto done;
+        uint64_t t = (os_now_ns() - t0) / 4;
+        if (i > 0 && t < best) best = t;
+    }
+done:
+    vt_buffer_free(&from);
+    vt_buffer_free(&to);
+    return best == UINT64_MAX ? 0.0 : 2.0 * (double)n / (double)best;
+}
+
 /* Of one run, in ns: wall time, and processor time of all threads, which a busy machine changes less. */
 typedef struct timing {
     double median, min, cpu;
@@ -61,12 +82,24 @@ static uint64_t cpu_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* What is timed: the case where it lies, or a call on a device, whose queue is waited for after the last of several runs. */
+typedef struct subject {
+    check_case *c;
+    const vt_row *row;
+    pool *threads;
+    const vt_call *on_device; /* NULL: the processor */
+} subject;
+
+static status run_subject(const subject *s, int n, error *err) {
+    for (int i = 0; i < n; i++) TRY(s->on_device ? s->row->run(s->c->queue, s->on_device, err) : case_run(s->c, s->row->run, s->threads, err));
+    return s->on_device ? vt_queue_sync(s->c->queue) : STATUS_OK;
+}
+
 /* One sample: enough runs for the clock. False when a run failed. */
-static bool sample(check_case *c, const vt_row *row, pool *threads, bool once, double *wall, double *cpu, error *err) {
-    for (int inner = 1;; inner *= 4) {
+static bool sample(const subject *s, bool once, double *wall, double *cpu, error *err) {
+    for (int inner = s->on_device ? 8 : 1;; inner *= 4) {
         uint64_t t0 = os_now_ns(), c0 = cpu_now_ns();
-        for (int i = 0; i < inner; i++)
-            if (case_run(c, row->run, threads, err)) return false;
+        if (run_subject(s, inner, err)) return false;
         uint64_t t = os_now_ns() - t0;
         *wall = (double)t / inner;
         *cpu = (double)(cpu_now_ns() - c0) / inner;
@@ -74,15 +107,15 @@ static bool sample(check_case *c, const vt_row *row, pool *threads, bool once, d
     }
 }
 
-static bool measure(check_case *c, const vt_row *row, pool *threads, const bench_options *o, timing *out) {
+static bool measure(const subject *s, const bench_options *o, timing *out) {
     double walls[MAX_SAMPLES], wall, cpu;
     error err = {0};
     int n = 0, most = o->once ? 1 : 25 * o->repeat < MAX_SAMPLES ? 25 * o->repeat : MAX_SAMPLES;
     uint64_t begin = os_now_ns(), budget = 400000000u * (uint64_t)o->repeat;
     out->cpu = INFINITY;
-    if (case_run(c, row->run, threads, &err)) goto failed; /* warms up */
+    if (run_subject(s, 1, &err)) goto failed; /* warms up */
     while (n < most && (n < 3 || os_now_ns() - begin < budget)) {
-        if (!sample(c, row, threads, o->once, &wall, &cpu, &err)) goto failed;
+        if (!sample(s, o->once, &wall, &cpu, &err)) goto failed;
         walls[n++] = wall;
         if (cpu < out->cpu) out->cpu = cpu;
     }
@@ -91,7 +124,7 @@ static bool measure(check_case *c, const vt_row *row, pool *threads, const bench
     out->min = walls[0] + 0.001;
     return true;
 failed:
-    fprintf(stderr, "FAIL %s: %s\n", row->name, err.text);
+    fprintf(stderr, "FAIL %s: %s\n", s->row->name, err.text);
     return false;
 }
 
@@ -126,11 +159,18 @@ static void bench_row(bench *b, const vt_row *row, const check_op *op, int shape
     char label[128] = "";
     double bytes = 0.0, flops = 0.0;
     case_begin(b->c, row, b->o->seed);
+    b->c->aligned = !(b->target->queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE));
     op->bench(b->c, shape, &bytes, &flops, label, sizeof label);
     if (b->c->n == 0) return;
-    if (!b->o->once && row->need == 0 && flops > 2e9) return; /* the scalar row would take minutes */
+    const bool device = !(b->target->queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE));
+    if (!b->o->once && !device && flops > (row->need == 0 ? 2e9 : 1e10)) return; /* the scalar row would take minutes */
     timing t;
-    if (!measure(b->c, row, b->threads, b->o, &t)) {
+    error err = {0};
+    vt_call call = b->c->call;
+    vt_tensor twins[CASE_SLOTS];
+    subject s = {b->c, row, b->threads, device ? &call : NULL};
+    if ((device && case_to_device(b->c, b->target->queue, &call, twins, &err)) || !measure(&s, b->o, &t)) {
+        if (err.text[0]) fprintf(stderr, "FAIL %s: %s\n", row->name, err.text);
         b->n_failed++;
         return;
     }
@@ -157,11 +197,13 @@ int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wa
         return 1;
     }
     if (!o->once) {
-        b.stream = read_bandwidth(c->m, b.threads);
+        const bool device = !(t->queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE));
+        b.stream = device ? copy_bandwidth(t->queue) : read_bandwidth(c->m, b.threads);
         if (o->csv)
             printf("row,shape,median_ns,min_ns,cpu_ns,gb_per_s,gflop_per_s,factor_over_scalar,read_gb_per_s,threads\n");
         else
-            printf("%d threads, memory reads at %.2f GB/s\n", pool_size(b.threads), b.stream);
+            printf(device ? "%s: copies in its memory at %.2f GB/s, reading and writing counted\n" : "%s: memory reads at %.2f GB/s\n", t->name,
+                   b.stream);
     }
     for (int32_t i = 0; i < t->n_rows; i++) {
         const vt_row *row = &t->rows[i];

@@ -12,6 +12,9 @@ typedef struct bench_options {
     int threads; /* 0: one per processor */
     int shape;   /* -1: all of an op */
     const char *op, *row;
+    const char *backend; /* NULL: every one that is here */
+    const char *library; /* where shared backends are looked for; NULL: beside the program */
+    int cases;           /* of a row; 0: all */
     bool bench, csv;
     bool once; /* the smallest shape of each op, once, printing nothing: so that a test runs this code */
 } bench_options;

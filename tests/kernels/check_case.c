@@ -59,6 +59,7 @@ void case_begin(check_case *c, const vt_row *row, uint64_t seed) {
     c->call = (vt_call){.size = sizeof(vt_call), .op = row->op, .sig = row->sig};
     c->n = 0;
     c->outputs = 1;
+    c->aligned = false;
     c->special = false;
     c->by_row = 0;
     c->n_rows = 0;
@@ -79,7 +80,8 @@ int case_add(check_case *c, vt_dtype dtype, int n_dims, const int64_t *dim, bool
         t.stride[d] = stride;
         span += (dim[d] - 1) * stride;
         stride *= dim[d];
-        if (pad && d > 0) stride += block * rng_below(&c->r, 4);
+        if (pad && d > 0) stride += block * rng_below(&c->r, 4) * (c->aligned ? 32 : 1);
+        if (c->aligned && d > 0) stride = (stride + 31) / 32 * 32;
         if (stride < 1) stride = block;
     }
     if (vt_tensor_elems(&t) == 0) span = 0;
@@ -88,12 +90,12 @@ int case_add(check_case *c, vt_dtype dtype, int n_dims, const int64_t *dim, bool
         return -1;
 
     slot *s = &c->slots[c->n];
-    if (rng_one_in(&c->r, 2)) { /* up against the page behind it */
+    if (!c->aligned && rng_one_in(&c->r, 2)) { /* up against the page behind it */
         s->watched_end = s->end = s->mem + s->bytes;
         s->begin = s->end - bytes;
         s->watched = s->begin - CANARY_BYTES;
     } else { /* in front of canaries */
-        size_t align = element_align(dtype);
+        size_t align = c->aligned ? DATA_ALIGN : element_align(dtype);
         s->watched = s->mem;
         s->begin = s->mem + (size_t)rng_below(&c->r, DATA_ALIGN / (int64_t)align) * align;
         s->end = s->begin + bytes;
@@ -163,9 +165,7 @@ void case_restore(check_case *c) {
     }
 }
 
-/* A device with memory of its own: the watched bytes of each slot go there and come back, and the call sees the device's addresses. */
-static status through_device(check_case *c, vt_kernel_fn *fn, vt_queue *q, vt_call call, error *err) {
-    vt_tensor twins[CASE_SLOTS];
+status case_to_device(check_case *c, vt_queue *q, vt_call *call, vt_tensor twins[CASE_SLOTS], error *err) {
     for (int i = 0; i < c->n; i++) {
         slot *s = &c->slots[i];
         size_t n = (size_t)(s->watched_end - s->watched);
@@ -175,8 +175,8 @@ static status through_device(check_case *c, vt_kernel_fn *fn, vt_queue *q, vt_ca
         }
         TRY(vt_copy(q, s->device.data, s->watched, n));
     }
-    for (int i = 0; i < call.n_tensors; i++) {
-        twins[i] = *call.t[i];
+    for (int i = 0; i < call->n_tensors; i++) {
+        twins[i] = *call->t[i];
         for (int j = 0; j < c->n; j++) {
             slot *s = &c->slots[j];
             if ((uint8_t *)twins[i].data < s->watched || (uint8_t *)twins[i].data > s->watched_end || s->watched == s->watched_end)
@@ -184,8 +184,15 @@ static status through_device(check_case *c, vt_kernel_fn *fn, vt_queue *q, vt_ca
             twins[i].data = (uint8_t *)s->device.data + ((uint8_t *)twins[i].data - s->watched);
             break;
         }
-        call.t[i] = &twins[i];
+        call->t[i] = &twins[i];
     }
+    return vt_queue_sync(q);
+}
+
+/* A device with memory of its own: the watched bytes of each slot go there and come back, and the call sees the device's addresses. */
+static status through_device(check_case *c, vt_kernel_fn *fn, vt_queue *q, vt_call call, error *err) {
+    vt_tensor twins[CASE_SLOTS];
+    TRY(case_to_device(c, q, &call, twins, err));
     TRY(fn(q, &call, err));
     TRY(vt_queue_sync(q));
     for (int i = 0; i < c->n; i++) {
@@ -202,6 +209,8 @@ static status run_call(check_case *c, vt_kernel_fn *fn, pool *threads, const vt_
 }
 
 status case_run(check_case *c, vt_kernel_fn *fn, pool *threads, error *err) { return run_call(c, fn, threads, &c->call, err); }
+
+status case_run_on_host(check_case *c, vt_queue *host, vt_kernel_fn *fn, error *err) { return fn(host, &c->call, err); }
 
 status case_run_alone(check_case *c, vt_kernel_fn *fn, error *err) {
     for (int64_t r = 0; r < c->n_rows; r++) {

@@ -45,6 +45,7 @@ typedef struct check_case {
     vt_tensor t[CASE_SLOTS]; /* call.t points here; data is the host's address */
     int n;
     uint32_t outputs;   /* bits of the tensors that are written; the first always is */
+    bool aligned;       /* for rows of a device with a shape limit: data and strides are multiples of 64 bytes, K of 32 elements */
     bool special;       /* NaN and infinities among the inputs: bits are compared, expected values are not */
     uint32_t by_row;    /* tensors that are sliced together to run one row alone */
     int64_t n_rows;     /* 0: cannot be sliced */
@@ -83,6 +84,10 @@ double decode_f16(uint16_t h);
 void case_freeze(check_case *c);
 void case_restore(check_case *c);
 status case_run(check_case *c, vt_kernel_fn *fn, pool *threads, error *err);
+/** The same on the processor, whatever device the case is for: the scalar row beside which a device's row is put. */
+status case_run_on_host(check_case *c, vt_queue *host, vt_kernel_fn *fn, error *err);
+/** Upload the slots to a device that the host cannot address and turn *call into one on that device, whose tensors are twins. */
+status case_to_device(check_case *c, vt_queue *q, vt_call *call, vt_tensor twins[CASE_SLOTS], error *err);
 /** Run row by row through slices of the tensors in by_row. */
 status case_run_alone(check_case *c, vt_kernel_fn *fn, error *err);
 /** NULL, or what is wrong: an input or a byte that is no element of the output changed. */

@@ -2,7 +2,9 @@
 /*
  * Every row of every backend that this machine can run, not only the one a call would take, against values computed in double, and on the
  * processor against the bits of the scalar row of the same signature; with one, two and three threads, and row by row alone.
- * --bench measures instead.
+ * On a device with memory of its own: against the same values, against the scalar row of the processor within the tolerance (bits where the
+ * kernel gives them, which is counted), twice over, and row by row alone. A backend whose library or device is not here is named and left
+ * out, unless --backend asks for it. --bench measures instead.
  */
 #include <float.h>
 #include <math.h>
@@ -13,7 +15,7 @@
 #include <unistd.h>
 
 #include "check_bench.h"
-#include "vt/backend_manifest.h"
+#include "vt/runtime_impl.h"
 
 enum { N_CASES = 24, TEXT = 256 };
 
@@ -77,11 +79,12 @@ static const char *compare_want(check_case *c, const check_op *op, char *text, s
 typedef struct checker {
     bench_target *target;
     check_case *c;
-    pool *pools[2]; /* of two and three threads */
+    const bench_target *host; /* the processor; NULL: it is the target */
+    pool *pools[2];           /* of two and three threads */
     uint8_t *saved;
     size_t saved_bytes;
     uint64_t seed;
-    long n_cases, n_failed;
+    long n_cases, n_failed, n_same_bits;
 } checker;
 
 static void fail(checker *k, const vt_row *row, int64_t i, const char *what, const char *text) {
@@ -125,11 +128,26 @@ static bool save_output(checker *k) {
     return true;
 }
 
+/* A device: the saved output again, row by row too; then the processor's scalar row, whose bits are counted. */
+static void run_device_case(checker *k, const vt_row *row, const vt_row *reference, int64_t i) {
+    check_case *c = k->c;
+    char text[TEXT];
+    error err = {0};
+    if (!same_again(k, row, i, row->run, NULL, false, "once more")) return;
+    if (c->n_rows > 0 && !same_again(k, row, i, row->run, NULL, true, "each row alone")) return;
+    case_restore(c);
+    if (case_run_on_host(c, k->host->queue, reference->run, &err) != STATUS_OK)
+        fail(k, row, i, "the scalar row", err.text);
+    else
+        k->n_same_bits += case_same_bits(c, k->saved, text, sizeof text);
+}
+
 static void run_case(checker *k, const check_op *op, const vt_row *row, const vt_row *reference, int64_t i) {
     check_case *c = k->c;
     char text[TEXT];
     error err = {0};
     case_begin(c, row, k->seed * 1000003u + (uint64_t)i * 7919u + (uint64_t)row->op * 31u + row->sig.dtype[1]);
+    c->aligned = k->host && row->fits;
     if (!op->make(c, i)) return;
     if (row->fits && !row->fits(&c->call)) return; /* another row's case */
     k->n_cases++;
@@ -153,7 +171,10 @@ static void run_case(checker *k, const check_op *op, const vt_row *row, const vt
         fail(k, row, i, "values", fault ? fault : "no memory");
         return;
     }
-    if (k->target->queue->device.type != VT_DEVICE_CPU) return;
+    if (k->host) {
+        run_device_case(k, row, reference, i);
+        return;
+    }
     if (reference != row && !same_again(k, row, i, reference->run, NULL, false, "bits of the scalar row")) return;
     if (!same_again(k, row, i, row->run, k->pools[0], false, "two threads")) return;
     if (!same_again(k, row, i, row->run, k->pools[1], false, "three threads")) return;
@@ -173,14 +194,16 @@ static int check_rows(checker *k, const bench_options *o) {
         if (!wanted(o, row) || !row->run || (row->need & ~k->target->queue->caps) != 0) continue;
         row_now = row->name;
         const check_op *op = check_op_of(row->op);
-        const vt_row *reference = reference_of(k->target, row);
+        const vt_row *reference = reference_of(k->host ? k->host : k->target, row);
         long before = k->n_cases;
-        if (!op || (!reference && k->target->queue->device.type == VT_DEVICE_CPU)) {
+        if (!op || !reference) {
             k->n_failed++;
             fprintf(stderr, "FAIL %s: no %s\n", row->name, op ? "scalar row of this signature" : "cases for this op");
             continue;
         }
-        for (int64_t j = 0; j < (int64_t)N_CASES * o->repeat; j++) run_case(k, op, row, reference, j);
+        const long same_before = k->n_same_bits;
+        for (int64_t j = 0; j < (o->cases ? o->cases : (int64_t)N_CASES * o->repeat); j++) run_case(k, op, row, reference, j);
+        if (k->host && o->csv) printf("%s,%ld,%ld\n", row->name, k->n_cases - before, k->n_same_bits - same_before);
         if (k->n_cases == before) {
             k->n_failed++;
             fprintf(stderr, "FAIL %s: no case was run\n", row->name);
@@ -190,10 +213,10 @@ static int check_rows(checker *k, const bench_options *o) {
     return n_checked;
 }
 
-static int check_target(bench_target *t, mem *m, const bench_options *o) {
+static int check_target(bench_target *t, const bench_target *host, mem *m, const bench_options *o) {
     check_case c;
     error err = {0};
-    checker k = {.target = t, .c = &c, .seed = o->seed};
+    checker k = {.target = t, .c = &c, .host = host, .seed = o->seed};
     int rc = 1;
     if (case_init(&c, m, t->queue, &err) || pool_create(m, 2, &k.pools[0], &err) || pool_create(m, 3, &k.pools[1], &err)) {
         fprintf(stderr, "check_kernels: %s\n", err.text);
@@ -210,7 +233,9 @@ static int check_target(bench_target *t, mem *m, const bench_options *o) {
         once.once = true;
         row_now = "bench";
         if (bench_rows(t, &c, &once, wanted)) k.n_failed++;
-        printf("%s: %d rows, %ld cases, %ld failed\n", t->name, n, k.n_cases, k.n_failed);
+        printf("%s: %d rows, %ld cases, %ld failed", t->name, n, k.n_cases, k.n_failed);
+        if (host) printf(", %ld with the bits of the processor's scalar row", k.n_same_bits);
+        printf("\n");
         rc = n == 0 || k.n_cases == 0 || k.n_failed > 0;
     }
     mem_free(m, k.saved);
@@ -220,20 +245,54 @@ static int check_target(bench_target *t, mem *m, const bench_options *o) {
     return rc;
 }
 
-static int check_backend(vt_runtime *rt, const vt_manifest *manifest, mem *m, const bench_options *o) {
+/* Opens the first device of a backend; false with the reason where there is none. */
+static bool open_target(vt_runtime *rt, const vt_manifest *manifest, mem *m, vt_device **d, bench_target *t, error *err) {
+    const backend_entry *e = runtime_backend(rt, manifest->type);
+    *t = (bench_target){.name = manifest->backend};
+    if (e) {
+        t->rows = e->rows;
+        t->n_rows = e->n_rows;
+    }
+    if (vt_device_open(rt, (vt_device_id){manifest->type, 0}, m, d, err) != STATUS_OK) return false;
+    if (vt_queue_create(*d, NULL, &t->queue, err) == STATUS_OK) return true;
+    vt_device_close(*d);
+    *d = NULL;
+    return false;
+}
+
+static void close_target(vt_device *d, bench_target *t) {
+    vt_queue_destroy(t->queue);
+    vt_device_close(d);
+}
+
+static int check_device(vt_runtime *rt, bench_target *t, mem *m, const bench_options *o) {
     error err = {0};
     vt_device *d = NULL;
-    bench_target t = {.name = manifest->backend, .rows = manifest->builtin->rows, .n_rows = manifest->builtin->n_rows};
-    status rc = vt_device_open(rt, (vt_device_id){manifest->type, 0}, m, &d, &err);
-    if (rc == STATUS_OK) rc = vt_queue_create(d, NULL, &t.queue, &err);
-    if (rc != STATUS_OK) {
-        fprintf(stderr, "check_kernels: %s: %s\n", manifest->backend, err.text);
-        if (d) vt_device_close(d);
+    bench_target host;
+    if (!open_target(rt, &vt_manifest_list[0], m, &d, &host, &err)) {
+        fprintf(stderr, "check_kernels: %s\n", err.text);
         return 1;
     }
-    int result = check_target(&t, m, o);
-    vt_queue_destroy(t.queue);
-    vt_device_close(d);
+    int result = check_target(t, &host, m, o);
+    close_target(d, &host);
+    return result;
+}
+
+/* *n counts the backends that were checked. */
+static int check_backend(vt_runtime *rt, const vt_manifest *manifest, mem *m, const bench_options *o, int *n) {
+    error err = {0};
+    vt_device *d = NULL;
+    bench_target t;
+    if (o->backend && strcmp(o->backend, manifest->backend) != 0) return 0;
+    if (!open_target(rt, manifest, m, &d, &t, &err)) {
+        const bool must = manifest->builtin || o->backend;
+        fprintf(must ? stderr : stdout, "%s%s: %s\n", must ? "check_kernels: " : "not checked: ", manifest->backend, err.text);
+        return must;
+    }
+    const bool addressable = t.queue->caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE);
+    int result = addressable ? check_target(&t, NULL, m, o) : check_device(rt, &t, m, o);
+    close_target(d, &t);
+    (*n)++;
     return result;
 }
 
@@ -258,6 +317,12 @@ static bool read_options(int argc, char **argv, bench_options *o) {
             o->op = argv[++i];
         else if (strcmp(argv[i], "--row") == 0)
             o->row = argv[++i];
+        else if (strcmp(argv[i], "--backend") == 0)
+            o->backend = argv[++i];
+        else if (strcmp(argv[i], "--cases") == 0)
+            o->cases = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--library") == 0)
+            o->library = argv[++i];
         else
             return false;
     }
@@ -268,7 +333,8 @@ int main(int argc, char **argv) {
     bench_options o = {.seed = 1, .repeat = 1, .shape = -1};
     if (!read_options(argc, argv, &o)) {
         fprintf(stderr,
-                "usage: check_kernels [--seed N] [--op NAME] [--row PART] [--repeat N] [--bench [--csv] [--threads N] [--shape I]]\n");
+                "usage: check_kernels [--seed N] [--op NAME] [--row PART] [--repeat N | --cases N] [--backend NAME] [--library FOLDER] [--csv]\n"
+                "                     [--bench [--threads N] [--shape I]]\n");
         return 2;
     }
     signal(SIGSEGV, on_fault);
@@ -278,17 +344,14 @@ int main(int argc, char **argv) {
     error err = {0};
     mem *m = NULL;
     vt_runtime *rt = NULL;
-    vt_runtime_options options = {.cpu_isa = "auto"};
+    const char *const folders[] = {o.library, NULL};
+    vt_runtime_options options = {.cpu_isa = "auto", .search_dirs = o.library ? folders : NULL};
     if (mem_create(&m) || vt_runtime_create(m, &options, &rt, &err)) {
         fprintf(stderr, "check_kernels: %s\n", err.text);
         return 1;
     }
     int result = 0, n = 0;
-    for (int32_t i = 0; i < vt_manifest_count; i++) {
-        if (!vt_manifest_list[i].builtin) continue;
-        result |= check_backend(rt, &vt_manifest_list[i], m, &o);
-        n++;
-    }
+    for (int32_t i = 0; i < vt_manifest_count; i++) result |= check_backend(rt, &vt_manifest_list[i], m, &o, &n);
     vt_runtime_destroy(rt);
     if (mem_destroy(m) != STATUS_OK) {
         fprintf(stderr, "check_kernels: memory was not given back\n");

@@ -34,6 +34,11 @@ static bool make_product(check_case *c, int64_t i) {
         k = vt_dtype_block_elems((vt_dtype)c->row->sig.dtype[1]);
         if (k == 1) k = 24;
     }
+    if (c->aligned) { /* matrix units: K in whole tiles, one segment of K and several, few rows and many, edges of tiles of 128 */
+        k = 32 * RNG_PICK(r, 1, 2, 3, 8, 16, 31, 32, 33, 40, 65);
+        m = i % 3 == 0 ? RNG_PICK(r, 33, 64, 127, 129, 150) : RNG_PICK(r, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32);
+        n = RNG_PICK(r, 1, 7, 16, 17, 40, 129, 150);
+    }
     bool scaled = c->call.op == VT_OP_MATMUL_BT_ALPHA_BETA;
     if (CASE_ADD(c, (vt_dtype)c->row->sig.dtype[2], true, m, n) < 0) return false;
     if (CASE_ADD(c, (vt_dtype)c->row->sig.dtype[0], true, m, k) < 0) return false;
@@ -79,7 +84,7 @@ static void expect_product(check_case *c) {
 static void bench_product(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n_label) {
     static const struct {
         int64_t m, n, k;
-    } shapes[] = {{1, 24576, 4096}, {4, 24576, 4096}, {16, 4096, 4096}, {512, 1024, 4096}, {1, 256, 2048}, {1, 8, 256}};
+    } shapes[] = {{1, 24576, 4096}, {4, 24576, 4096}, {16, 4096, 4096}, {512, 1024, 4096}, {64, 24576, 4096}, {4096, 4096, 4096}, {1, 2816, 4096}, {1, 256, 2048}, {1, 8, 256}};
     int64_t m = shapes[shape].m, n = shapes[shape].n, k = shapes[shape].k;
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[2], false, m, n);
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[0], false, m, k);
@@ -98,5 +103,5 @@ static void bench_product(check_case *c, int shape, double *bytes, double *flops
 }
 
 /* The sum of a lane has up to K / 16 roundings, each at most half an ulp of a partial sum; in practice they cancel. */
-const check_op check_matmul_bt = {VT_OP_MATMUL_BT, 12.0, make_product, expect_product, NULL, bench_product, 6};
-const check_op check_matmul_bt_alpha_beta = {VT_OP_MATMUL_BT_ALPHA_BETA, 12.0, make_product, expect_product, NULL, bench_product, 6};
+const check_op check_matmul_bt = {VT_OP_MATMUL_BT, 12.0, make_product, expect_product, NULL, bench_product, 9};
+const check_op check_matmul_bt_alpha_beta = {VT_OP_MATMUL_BT_ALPHA_BETA, 12.0, make_product, expect_product, NULL, bench_product, 9};

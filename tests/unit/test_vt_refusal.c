@@ -90,13 +90,13 @@ static void not_written(void **state) {
     refused(&on_test, VT_OP_MATMUL_BT, vt_sig_make(VT_F32, VT_Q4_1, VT_F32), &err);
     assert_string_equal(
         err.text,
-        "vt: test:0 cannot run matmul_bt a=f32 b=q4_1 out=f32: not written: no row in any table of test; backends with a row: cpu; "
+        "vt: test:0 cannot run matmul_bt a=f32 b=q4_1 out=f32: not written: no row in any table of test; backends with a row: cpu, cuda; "
         "implementations go in tests/plugin");
     vt_queue on_metal = vt_queue_pose(rt, (vt_device_id){VT_DEVICE_METAL, 1}, 0);
     refused(&on_metal, VT_OP_ADD, vt_sig_make(VT_F32, VT_F32, VT_F32), &err);
     assert_string_equal(
         err.text,
-        "vt: metal:1 cannot run add a=f32 b=f32 out=f32: not written: no row in any table of metal; backends with a row: cpu, test; "
+        "vt: metal:1 cannot run add a=f32 b=f32 out=f32: not written: no row in any table of metal; backends with a row: cpu, cuda, test; "
         "implementations go in src/vt/metal");
     vt_runtime_destroy(rt);
 }
@@ -112,7 +112,7 @@ static void left_out(void **state) {
     assert_string_equal(
         err.text,
         "vt: test:0 cannot run silu_and_mul x=f32 out=f32: written but left out of this build (HEADRACE_TEST_LEFT_OUT); backends with "
-        "a row: cpu, test; implementations go in tests/plugin");
+        "a row: cpu, cuda, test; implementations go in tests/plugin");
     /* left out, and a rebuild alone would not do */
     refused(&q, VT_OP_GELU_AND_MUL, sig, &err);
     expect_text(&err, "written but left out of this build (HEADRACE_TEST_LEFT_OUT), and the device lacks capture (");
@@ -130,6 +130,33 @@ static void left_out(void **state) {
     vt_device *d;
     assert_int_equal(vt_device_open(rt, q.device, m, &d, &err), STATUS_UNSUPPORTED);
     expect_text(&err, "its backend is written but left out of this build (HEADRACE_TESTS)");
+    vt_runtime_destroy(rt);
+}
+
+/* (c) for each row of the CUDA backend, on a posed device, whether this build makes the library or not: its manifest answers. */
+static void cuda_rows_without_the_library(void **state) {
+    (void)state;
+    vt_runtime *rt = test_runtime_create(m, "none");
+    int n = 0;
+    for (int32_t i = 0; i < vt_manifest_count; i++) {
+        const vt_manifest *manifest = &vt_manifest_list[i];
+        if (manifest->type != VT_DEVICE_CUDA) continue;
+        vt_queue q = vt_queue_pose(rt, (vt_device_id){VT_DEVICE_CUDA, 0}, UINT64_MAX);
+        char expected[160];
+        snprintf(expected, sizeof expected, "for libheadrace-cuda.so; HEADRACE_CUDA builds it and is %s in this build)", manifest->built ? "on" : "off");
+        for (int32_t r = 0; r < manifest->n_rows; r++, n++) {
+            error err = {0};
+            assert_int_equal(vt_can_run(&q, manifest->rows[r].op, manifest->rows[r].sig, &err), STATUS_UNSUPPORTED);
+            expect_text(&err, ": backend library not found (looked in ");
+            expect_text(&err, expected);
+            expect_text(&err, "implementations go in src/vt/cuda");
+        }
+        error err = {0};
+        assert_int_equal(vt_can_run(&q, VT_OP_ADD, vt_sig_make(VT_F32, VT_I8, VT_F32), &err), STATUS_UNSUPPORTED);
+        expect_text(&err, "not written: no row in any table of cuda");
+    }
+    print_message("%d rows\n", n);
+    assert_true(n > 0);
     vt_runtime_destroy(rt);
 }
 
@@ -193,7 +220,7 @@ static void lacks_property(void **state) {
     vt_sig sig = vt_sig_make(VT_BF16, VT_BF16, VT_BF16);
     refused(q, VT_OP_ADD, sig, &err);
     assert_string_equal(err.text, "vt: test:0 cannot run add a=bf16 b=bf16 out=bf16: device lacks tensor-bf16 (matrix units for BF16); "
-                                  "backends with a row: cpu, test; "
+                                  "backends with a row: cpu, cuda, test; "
                                   "implementations go in tests/plugin");
     refused(q, VT_OP_ADD, vt_sig_make(VT_F16, VT_F16, VT_F16), &err);
     expect_text(&err, "device lacks capture (a repeating step can be captured and replayed) and tensor-f16 (matrix units for F16)");
@@ -246,9 +273,9 @@ static void all_at_once(void **state) {
     assert_string_equal(
         err.text,
         "vt: test:0 cannot run 3 of what is needed; implementations go in tests/plugin\n"
-        "matmul_bt a=f32 b=q4_1 out=f32: not written: no row in any table of test; backends with a row: cpu\n"
-        "silu_and_mul x=f32 out=f32: written but left out of this build (HEADRACE_TEST_LEFT_OUT); backends with a row: cpu, test\n"
-        "add a=bf16 b=bf16 out=bf16: device lacks tensor-bf16 (matrix units for BF16); backends with a row: cpu, test");
+        "matmul_bt a=f32 b=q4_1 out=f32: not written: no row in any table of test; backends with a row: cpu, cuda\n"
+        "silu_and_mul x=f32 out=f32: written but left out of this build (HEADRACE_TEST_LEFT_OUT); backends with a row: cpu, cuda, test\n"
+        "add a=bf16 b=bf16 out=bf16: device lacks tensor-bf16 (matrix units for BF16); backends with a row: cpu, cuda, test");
     err = (error){0};
     assert_int_equal(vt_can_run_all(&q, needs, 1, &err), STATUS_OK);
     assert_int_equal(vt_can_run_all(&q, needs, 0, &err), STATUS_OK);
@@ -299,7 +326,7 @@ static void all_at_once_without_library(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_backend),     cmocka_unit_test(not_written),
-        cmocka_unit_test(left_out),       cmocka_unit_test(library_not_found),
+        cmocka_unit_test(left_out),       cmocka_unit_test(cuda_rows_without_the_library), cmocka_unit_test(library_not_found),
         cmocka_unit_test(lacks_property), cmocka_unit_test(posing_runs_nothing),
         cmocka_unit_test(all_at_once),    cmocka_unit_test(all_at_once_without_library),
     };

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The vtable of NVIDIA devices over the runtime library, which is linked in and opens the driver itself: without a driver every call fails,
+ * and `count` turns that into one sentence. Queues are streams, fences events, captures graphs. The current device belongs to a thread, so
+ * each call that touches one sets it first. */
+#include <stdio.h>
+#include <string.h>
+
+#include "vt/backend_manifest.h"
+#include "vt/cuda/cuda_device.cuh"
+
+/* ---- errors ---- */
+
+static status status_of(cudaError_t rc) {
+    switch (rc) {
+    case cudaSuccess:
+        return STATUS_OK;
+    case cudaErrorMemoryAllocation:
+        return STATUS_NO_MEMORY;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+        return STATUS_BUG;
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorNotSupported:
+        return STATUS_UNSUPPORTED;
+    default:
+        return STATUS_FAILED;
+    }
+}
+
+static status set_error(error *err, status code, const char *what, const char *name, const char *text) {
+    if (err) {
+        err->code = code;
+        snprintf(err->text, sizeof err->text, "cuda: %s%s%s%s%s", what, name ? ": " : "", name ? name : "", text ? ": " : "",
+                 text ? text : "");
+    }
+    return code;
+}
+
+status cuda_result(cudaError_t rc, const char *what, error *err) {
+    if (rc == cudaSuccess) return STATUS_OK;
+    (void)cudaGetLastError(); /* an error that does not stick is not left for the next caller */
+    return set_error(err, status_of(rc), what, cudaGetErrorName(rc), cudaGetErrorString(rc));
+}
+
+status cuda_refuse(error *err, const char *what) { return set_error(err, STATUS_INVALID, what, NULL, NULL); }
+
+/* The functions of the vtable have no place for a text: it goes to the log. */
+static status logged(const cuda_device *d, cudaError_t rc, const char *what) {
+    error err = {0};
+    status code = cuda_result(rc, what, &err);
+    if (code != STATUS_OK && d->host->log) d->host->log(d->host->ctx, 0, err.text);
+    return code;
+}
+
+#define DEVICE_CALL(d, what, call)                                                                                                         \
+    do {                                                                                                                                   \
+        cudaError_t rc_ = cudaSetDevice((d)->index);                                                                                       \
+        if (rc_ == cudaSuccess) rc_ = (call);                                                                                              \
+        if (rc_ != cudaSuccess) return logged(d, rc_, what);                                                                               \
+    } while (0)
+
+/* ---- devices ---- */
+
+static int32_t cuda_count(const vt_host_api *host, error *err) {
+    (void)host;
+    int driver = 0, runtime = 0, n = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        (void)set_error(err, STATUS_NOT_FOUND, "no NVIDIA driver (libcuda.so.1 does not open)", NULL, NULL);
+        return 0;
+    }
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc == cudaSuccess && n > 0) return n;
+    (void)cudaGetLastError();
+    if (rc == cudaErrorInsufficientDriver) {
+        char text[160];
+        snprintf(text, sizeof text, "the driver is too old: it serves CUDA %d.%d, this library needs %d.0 or later", driver / 1000,
+                 driver % 1000 / 10, runtime / 1000);
+        (void)set_error(err, STATUS_UNSUPPORTED, text, NULL, NULL);
+    } else if (rc == cudaSuccess || rc == cudaErrorNoDevice) {
+        (void)set_error(err, STATUS_NOT_FOUND, "a driver, but no device", NULL, NULL);
+    } else {
+        (void)cuda_result(rc, "counting devices", err);
+    }
+    return 0;
+}
+
+static int attribute(enum cudaDeviceAttr which, int index) {
+    int value = 0;
+    return cudaDeviceGetAttribute(&value, which, index) == cudaSuccess ? value : 0;
+}
+
+/* Properties only: what the matrix units take follows the compute capability, as the programming guide lists it. */
+static uint64_t probe_caps(int32_t index) {
+    uint64_t caps = VT_CAP_BIT(VT_CAP_CAPTURE);
+    int major = attribute(cudaDevAttrComputeCapabilityMajor, index), minor = attribute(cudaDevAttrComputeCapabilityMinor, index);
+    bool integrated = attribute(cudaDevAttrIntegrated, index) != 0;
+    if (integrated) caps |= VT_CAP_BIT(VT_CAP_UNIFIED);
+    if (attribute(cudaDevAttrAsyncEngineCount, index) > 0) caps |= VT_CAP_BIT(VT_CAP_ASYNC_COPY);
+    if (major >= 8) caps |= VT_CAP_BIT(VT_CAP_TENSOR_BF16);
+    if (major >= 7) caps |= VT_CAP_BIT(VT_CAP_TENSOR_F16);
+    if (major * 10 + minor >= 89) caps |= VT_CAP_BIT(VT_CAP_TENSOR_F8);
+    return caps;
+}
+
+static void cuda_close(void *dev) {
+    cuda_device *d = dev;
+    if (d) d->host->host_free(d->host->ctx, d);
+}
+
+static status probe(cuda_device *d, error *err) {
+    size_t n_free = 0, n_total = 0;
+    cudaError_t rc = cudaSetDevice(d->index);
+    if (rc == cudaSuccess) rc = cudaFree(NULL); /* makes the context, and finds a library without code for this device early */
+    if (rc == cudaSuccess) rc = cudaMemGetInfo(&n_free, &n_total);
+    TRY(cuda_result(rc, "opening the device", err));
+    d->total_bytes = n_total;
+    d->n_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, d->index);
+    d->shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
+    d->caps = probe_caps(d->index);
+    return STATUS_OK;
+}
+
+static status cuda_open(const vt_host_api *host, int32_t index, void **dev, error *err) {
+    cuda_device *d = host->host_alloc(host->ctx, sizeof *d);
+    if (!d) return set_error(err, STATUS_NO_MEMORY, "no memory for the device's state", NULL, NULL);
+    memset(d, 0, sizeof *d);
+    d->host = host;
+    d->index = index;
+    status rc = probe(d, err);
+    if (rc == STATUS_OK)
+        *dev = d;
+    else
+        cuda_close(d);
+    return rc;
+}
+
+static void cuda_describe(void *dev, char *text, size_t n) {
+    const cuda_device *d = dev;
+    struct cudaDeviceProp p;
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (cudaGetDeviceProperties(&p, d->index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        snprintf(text, n, "cuda:%d", d->index);
+        return;
+    }
+    snprintf(text, n, "%s, compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, built with %d.%d", p.name, p.major, p.minor,
+             p.multiProcessorCount, driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+static uint64_t cuda_caps(void *dev) { return ((const cuda_device *)dev)->caps; }
+
+static status cuda_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
+    const cuda_device *d = dev;
+    size_t n_free = 0, n_total = 0;
+    DEVICE_CALL(d, "memory_info", cudaMemGetInfo(&n_free, &n_total));
+    *free_bytes = n_free;
+    *total_bytes = d->total_bytes;
+    return STATUS_OK;
+}
+
+/* ---- memory ---- */
+
+static status cuda_alloc(void *dev, size_t bytes, void **out) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "alloc", cudaMalloc(out, bytes));
+    return STATUS_OK;
+}
+
+static void cuda_free_(void *dev, void *p) {
+    const cuda_device *d = dev;
+    if (p && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaFree(p), "free");
+}
+
+/* Refused is an answer here: the caller falls back to ordinary memory and a staged copy. */
+static status cuda_host_alloc(void *dev, size_t bytes, void **out) {
+    const cuda_device *d = dev;
+    cudaError_t rc = cudaSetDevice(d->index);
+    if (rc == cudaSuccess) rc = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
+    if (rc == cudaSuccess) return STATUS_OK;
+    (void)cudaGetLastError();
+    return STATUS_NO_MEMORY;
+}
+
+static void cuda_host_free(void *dev, void *p) {
+    const cuda_device *d = dev;
+    if (p && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaFreeHost(p), "host_free");
+}
+
+/* ---- queues ---- */
+
+static void cuda_queue_destroy(void *dev, void *handle) {
+    const cuda_device *d = dev;
+    cuda_queue *q = handle;
+    if (!q) return;
+    if (cudaSetDevice(d->index) == cudaSuccess) {
+        if (q->stream) {
+            (void)cudaStreamSynchronize(q->stream);
+            (void)logged(d, cudaStreamDestroy(q->stream), "queue_destroy");
+        }
+        if (q->workspace) (void)logged(d, cudaFree(q->workspace), "queue_destroy");
+    }
+    d->host->host_free(d->host->ctx, q);
+}
+
+static status cuda_queue_create(void *dev, void **handle) {
+    const cuda_device *d = dev;
+    cuda_queue *q = d->host->host_alloc(d->host->ctx, sizeof *q);
+    if (!q) return STATUS_NO_MEMORY;
+    memset(q, 0, sizeof *q);
+    cudaError_t rc = cudaSetDevice(d->index);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaMalloc(&q->workspace, CUDA_WORKSPACE_BYTES);
+    if (rc == cudaSuccess) {
+        *handle = q;
+        return STATUS_OK;
+    }
+    status code = logged(d, rc, "queue_create");
+    cuda_queue_destroy(dev, q);
+    return code;
+}
+
+static cudaStream_t stream_of(void *handle) { return ((cuda_queue *)handle)->stream; }
+
+static status cuda_sync(void *dev, void *handle) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "sync", cudaStreamSynchronize(stream_of(handle)));
+    return STATUS_OK;
+}
+
+static status cuda_copy(void *dev, void *handle, void *dst, const void *src, size_t bytes) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "copy", cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_of(handle)));
+    return STATUS_OK;
+}
+
+static status cuda_fill(void *dev, void *handle, void *dst, int value, size_t bytes) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "fill", cudaMemsetAsync(dst, value, bytes, stream_of(handle)));
+    return STATUS_OK;
+}
+
+/* ---- fences ---- */
+
+static status cuda_fence_create(void *dev, vt_fence *out) {
+    const cuda_device *d = dev;
+    cudaEvent_t event = NULL;
+    DEVICE_CALL(d, "fence_create", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    out->handle = event;
+    return STATUS_OK;
+}
+
+static void cuda_fence_destroy(void *dev, vt_fence f) {
+    const cuda_device *d = dev;
+    if (f.handle && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaEventDestroy(f.handle), "fence_destroy");
+}
+
+static status cuda_fence_record(void *dev, void *handle, vt_fence f) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "fence_record", cudaEventRecord(f.handle, stream_of(handle)));
+    return STATUS_OK;
+}
+
+static status cuda_fence_wait(void *dev, void *handle, vt_fence f) {
+    const cuda_device *d = dev;
+    if (!f.handle) return STATUS_OK;
+    DEVICE_CALL(d, "fence_wait", handle ? cudaStreamWaitEvent(stream_of(handle), f.handle, 0) : cudaEventSynchronize(f.handle));
+    return STATUS_OK;
+}
+
+static bool cuda_fence_done(void *dev, vt_fence f) {
+    const cuda_device *d = dev;
+    if (!f.handle || cudaSetDevice(d->index) != cudaSuccess) return true;
+    cudaError_t rc = cudaEventQuery(f.handle);
+    if (rc == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return true; /* an error too: whoever waits hears of it */
+}
+
+/* ---- capture ---- */
+
+static status cuda_capture_begin(void *dev, void *handle) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "capture_begin", cudaStreamBeginCapture(stream_of(handle), cudaStreamCaptureModeThreadLocal));
+    return STATUS_OK;
+}
+
+static status cuda_capture_end(void *dev, void *handle, void **graph) {
+    const cuda_device *d = dev;
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t exec = NULL;
+    DEVICE_CALL(d, "capture_end", cudaStreamEndCapture(stream_of(handle), &recorded));
+    cudaError_t rc = cudaGraphInstantiate(&exec, recorded, 0);
+    (void)cudaGraphDestroy(recorded);
+    if (rc != cudaSuccess) return logged(d, rc, "capture_end");
+    *graph = exec;
+    return STATUS_OK;
+}
+
+static status cuda_replay(void *dev, void *handle, void *graph) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "replay", cudaGraphLaunch(graph, stream_of(handle)));
+    return STATUS_OK;
+}
+
+static void cuda_graph_destroy(void *dev, void *graph) {
+    const cuda_device *d = dev;
+    if (graph && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaGraphExecDestroy(graph), "graph_destroy");
+}
+
+/* ---- tables ---- */
+
+static const vt_backend vtable = {
+    .size = sizeof vtable,
+    .abi = VT_BACKEND_ABI,
+    .name = "cuda",
+    .type = VT_DEVICE_CUDA,
+    .count = cuda_count,
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .caps = cuda_caps,
+    .memory_info = cuda_memory_info,
+    .alloc = cuda_alloc,
+    .free = cuda_free_,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .queue_create = cuda_queue_create,
+    .queue_destroy = cuda_queue_destroy,
+    .sync = cuda_sync,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .fence_create = cuda_fence_create,
+    .fence_destroy = cuda_fence_destroy,
+    .fence_record = cuda_fence_record,
+    .fence_wait = cuda_fence_wait,
+    .fence_done = cuda_fence_done,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .replay = cuda_replay,
+    .graph_destroy = cuda_graph_destroy,
+};
+
+#define ROW VT_ROW_DECLARE
+#include "vt/cuda/kernel_rows.def"
+#undef ROW
+
+bool cuda_fits_mma(const vt_call *call);
+
+static const vt_row rows[] = {
+#define ROW VT_ROW_DEFINE
+#include "vt/cuda/kernel_rows.def"
+#undef ROW
+};
+
+static const vt_backend_tables tables = {sizeof tables, &vtable, rows, (int32_t)(sizeof rows / sizeof rows[0])};
+
+/** The library's one exported symbol. */
+__attribute__((visibility("default"))) const vt_backend_tables *vt_backend_entry(uint32_t abi, error *err);
+
+const vt_backend_tables *vt_backend_entry(uint32_t abi, error *err) {
+    if (abi == VT_BACKEND_ABI) return &tables;
+    char text[96];
+    snprintf(text, sizeof text, "this library has backend interface %d, it was asked for %u", VT_BACKEND_ABI, (unsigned)abi);
+    (void)set_error(err, STATUS_UNSUPPORTED, text, NULL, NULL);
+    return NULL;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the files of the CUDA backend share: the state of a device and of a queue, and how a CUDA error becomes a status. C17 and C++17.
+ * The library links nothing of the core: what crosses it is vt/backend.h and nothing else.
+ */
+#ifndef HEADRACE_VT_CUDA_DEVICE_H
+#define HEADRACE_VT_CUDA_DEVICE_H
+
+#include <cuda_runtime_api.h>
+
+#include "vt/vt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device memory of a queue for partial results of attention: taken with the queue, never grown. */
+enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
+
+typedef struct cuda_device {
+    const vt_host_api *host;
+    int32_t index, n_multiprocessors;
+    int32_t shared_bytes; /* most shared memory that a block may ask for */
+    uint64_t caps, total_bytes;
+} cuda_device;
+
+typedef struct cuda_queue {
+    cudaStream_t stream;
+    void *workspace; /* CUDA_WORKSPACE_BYTES */
+} cuda_queue;
+
+/** STATUS_OK, or the status of the error with "cuda: WHAT: NAME: text"; err may be NULL. */
+status cuda_result(cudaError_t rc, const char *what, error *err);
+/** A refusal of a launcher: STATUS_INVALID with a text. */
+status cuda_refuse(error *err, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of F32 activations with BF16 and F16 weights on matrix units (gpu_mma.cuh: numbers and order). Up to DECODE_ROWS rows: weights go
+ * straight from memory into fragments, a warp a segment of K for sixteen or thirty-two outputs. More: tiles of 128 by 128, or 64 by 64 where those are few, through shared
+ * memory. */
+#include "vt/cuda/gpu_mma.cuh"
+
+static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
+
+/* ---- few rows ---- */
+
+/* Weights pass through once: past the first-level cache, and in the order written, so that a stretch of loads is under way before its use. */
+GPU_FN uint4 stream16(const uint8_t *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a. */
+template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+    __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
+    const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
+    const int64_t n0 = ((int64_t)blockIdx.x * per_block + warp / seg.n) * 16 * NA;
+    const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
+    const uint8_t *rows[NA][2], *x[NB];
+    float acc[NA][NB][4];
+#pragma unroll
+    for (int i = 0; i < NA; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int64_t n = n0 + i * 16 + j * 8 + row;
+            rows[i][j] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+        }
+#pragma unroll
+    for (int g = 0; g < NB; g++) {
+        int m = g * 8 + row;
+        x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 32 : NULL;
+#pragma unroll
+        for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
+    }
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const int U = NA == 1 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
+    for (int i = first; i < end; i += U) {
+        uint4 u[U][NA][2];
+#pragma unroll
+        for (int j = 0; j < U; j++)
+#pragma unroll
+            for (int y = 0; y < NA * 2; y++) /* past the end of a segment: what is read again is not used */
+                u[j][y / 2][y % 2] = stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : i) * 64);
+#pragma unroll
+        for (int j = 0; j < U; j++) {
+            if (i + j >= end) break;
+            mma_weight<T> w[NA];
+#pragma unroll
+            for (int y = 0; y < NA; y++) mma_load_weight<T>(w[y], u[j][y][0], u[j][y][1]);
+#pragma unroll
+            for (int g = 0; g < NB; g += GROUP) {
+                mma_activation f[GROUP];
+#pragma unroll
+                for (int y = 0; y < GROUP; y++) {
+                    const float4 *p = (const float4 *)(x[g + y] + (int64_t)(i + j) * 128);
+                    mma_load_activation(f[y], x[g + y] ? __ldg(p) : zero, x[g + y] ? __ldg(p + 1) : zero);
+                }
+                mma_tiles<T, NA, GROUP, NB>(acc, g, w, f);
+            }
+        }
+    }
+
+    /* The segments in ascending order: half of the warps at a time fit the shared memory. */
+    for (int s = 1; s < seg.n; s++) {
+        const bool there = s * seg.length < n_tiles; /* an empty segment adds nothing */
+        __syncthreads();
+        float *slot = &partial[warp / seg.n][lane][0];
+        if (segment == s)
+#pragma unroll
+            for (int j = 0; j < NA * NB * 4; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
+        __syncthreads();
+        if (segment == 0 && there)
+#pragma unroll
+            for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
+    }
+    if (segment != 0) return;
+#pragma unroll
+    for (int i = 0; i < NA; i++)
+#pragma unroll
+        for (int g = 0; g < NB; g++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int m = g * 8 + quad * 2 + j % 2;
+                int64_t n = n0 + i * 16 + row + j / 2 * 8;
+                if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
+            }
+}
+
+/* ---- many rows ---- */
+
+static const int STAGES = 4;
+
+GPU_FN void copy16(void *to, const void *from, bool there) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
+}
+
+/* WN x WM warps, each 32 outputs by 8 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
+ * bytes of the latter swapped with their neighbours in odd rows, so that reading them hits all banks. */
+template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM * 32, 1) prefill_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+    extern __shared__ __align__(128) uint8_t stages[];
+    const int THREADS = WN * WM * 32, TILE_N = WN * 32, TILE_M = WM * Y * 8, STAGE_B = TILE_N * 64, STAGE_A = TILE_M * 128;
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = lane / 4, quad = lane % 4;
+    const int64_t n0 = (int64_t)blockIdx.y * TILE_N, m0 = (int64_t)blockIdx.x * TILE_M;
+    const int wn = warp % WN * 32, wm = warp / WN * Y * 8;
+
+    auto load = [&](int i) {
+        uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
+        if (i < n_tiles) {
+#pragma unroll
+            for (int c = t; c < TILE_N * 4; c += THREADS) {
+                int r = c / 4, q = c % 4;
+                int64_t n = n0 + r < n_n ? n0 + r : n_n - 1;
+                copy16(sb + r * 64 + q * 16, b.data + n * b.stride[0] + (int64_t)i * 64 + q * 16, true);
+            }
+#pragma unroll
+            for (int c = t; c < TILE_M * 8; c += THREADS) {
+                int r = c / 8, q = c % 8;
+                const bool there = m0 + r < n_m;
+                copy16(sa + r * 128 + (q ^ (r & 1)) * 16, a.data + (there ? m0 + r : 0) * a.stride[0] + (int64_t)i * 128 + q * 16, there);
+            }
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    float acc[2][Y][4], total[2][Y][4];
+#pragma unroll
+    for (int j = 0; j < 2 * Y * 4; j++) acc[j / (Y * 4)][j / 4 % Y][j % 4] = 0.0f;
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    int left = seg.length;
+    for (int i = 0; i < n_tiles; i++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+        __syncthreads();
+        load(i + STAGES - 1);
+        const uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
+        mma_weight<T> w[2];
+#pragma unroll
+        for (int x = 0; x < 2; x++) {
+            const uint8_t *p = sb + (wn + x * 16 + row) * 64 + quad * 16;
+            mma_load_weight<T>(w[x], *(const uint4 *)p, *(const uint4 *)(p + 8 * 64));
+        }
+#pragma unroll
+        for (int y = 0; y < Y; y += 2) {
+            mma_activation f[2];
+#pragma unroll
+            for (int z = 0; z < 2; z++) {
+                const int r = wm + (y + z) * 8 + row;
+                const uint8_t *p = sa + r * 128;
+                mma_load_activation(f[z], *(const float4 *)(p + ((2 * quad) ^ (r & 1)) * 16), *(const float4 *)(p + ((2 * quad + 1) ^ (r & 1)) * 16));
+            }
+            mma_tiles<T, 2, 2, Y>(acc, y, w, f);
+        }
+        if (--left == 0 || i + 1 == n_tiles) {
+            const bool first = i < seg.length;
+            left = seg.length;
+#pragma unroll
+            for (int j = 0; j < 2 * Y * 4; j++) {
+                float &sum = total[j / (Y * 4)][j / 4 % Y][j % 4], &part = acc[j / (Y * 4)][j / 4 % Y][j % 4];
+                sum = first ? part : sum + part;
+                part = 0.0f;
+            }
+        }
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++)
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int64_t m = m0 + wm + y * 8 + quad * 2 + j % 2, n = n0 + wn + x * 16 + row + j / 2 * 8;
+                if (m < n_m && n < n_n) gpu_store(e, m, n, total[x][y][j]);
+            }
+}
+
+/* ---- launching ---- */
+
+template <int T, int WN, int WM, int Y> static status launch_prefill(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
+    const int bytes = STAGES * (WN * 32 * 64 + WM * Y * 8 * 128);
+    TRY(cuda_result(cudaFuncSetAttribute(prefill_kernel<T, WN, WM, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 8), (unsigned)gpu_ceil(n_n, WN * 32));
+    if (grid.y > 65535) return cuda_refuse(err, "a product of too many columns");
+    prefill_kernel<T, WN, WM, Y><<<grid, WN * WM * 32, bytes, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), n_m, n_n,
+                                                                               (int)(call->t[1]->dim[1] / MMA_K), seg);
+    return gpu_launched(call, err);
+}
+
+template <int T, int NA, int NB> static status launch_decode(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+    const int64_t n_n = call->t[2]->dim[0];
+    decode_kernel<T, NA, NB><<<(unsigned)gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), DECODE_WARPS * 32, 0, gpu_stream(q)>>>(
+        gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
+    return gpu_launched(call, err);
+}
+
+template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
+    if (n_m <= 0 || n_n <= 0) return STATUS_OK;
+    const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
+    if (n_m <= 8) return launch_decode<T, 1, 1>(q, call, seg, err);
+    if (n_m <= 16) return launch_decode<T, 1, 2>(q, call, seg, err);
+    if (n_m <= 32) return launch_decode<T, 2, 4>(q, call, seg, err);
+    if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8>(q, call, seg, err);
+    const bool few = gpu_ceil(n_m, 128) * gpu_ceil(n_n, 128) < gpu_device(q)->n_multiprocessors;
+    return few ? launch_prefill<T, 2, 2, 4>(q, call, seg, err) : launch_prefill<T, 4, 2, 8>(q, call, seg, err);
+}
+
+extern "C" status cuda_matmul_mma(vt_queue *q, const vt_call *call, error *err) {
+    return call->t[2]->dtype == VT_F16 ? run_mma<VT_F16>(q, call, err) : run_mma<VT_BF16>(q, call, err);
+}
+
+/* Sixteen bytes at a time, whole tiles of K. Of a, the row stride must do for one row as for many: a caller that slices rows changes nothing. */
+extern "C" bool cuda_fits_mma(const vt_call *call) {
+    const vt_tensor *a = call->t[1], *b = call->t[2];
+    const int64_t k = a->dim[1];
+    return k > 0 && k % MMA_K == 0 && k / MMA_K < INT32_MAX && (uintptr_t)a->data % 16 == 0 && (uintptr_t)b->data % 16 == 0 && a->stride[0] % 4 == 0 &&
+           b->stride[0] % 8 == 0;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Row-wise ops: gathering, normalisation, gated activations, scaling, adding, capping, combining. One block walks one row (or a stretch of
+ * one); what needs no sum performs the operations of the scalar row and gives its bits. */
+#include "vt/cuda/gpu.cuh"
+#include "vt/cuda/gpu_blocks.cuh"
+
+static const int THREADS = 256;
+static const int64_t MAX_GRID_X = 1 << 30, MAX_GRID_Y = 4096;
+
+/* f(row, column) for every element of an [n_rows, inner] output. */
+template <class F> __global__ void each_kernel(F f, int64_t n_rows, int64_t inner) {
+    for (int64_t r = blockIdx.x; r < n_rows; r += gridDim.x)
+        for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < inner; i += (int64_t)gridDim.y * THREADS) f(r, i);
+}
+
+template <class F> static status each(vt_queue *q, const vt_call *call, F f, int64_t n_rows, int64_t inner, error *err) {
+    TRY(gpu_enter(q, err));
+    if (n_rows <= 0 || inner <= 0) return STATUS_OK;
+    int64_t across = gpu_ceil(inner, THREADS);
+    dim3 grid((unsigned)(n_rows < MAX_GRID_X ? n_rows : MAX_GRID_X), (unsigned)(across < MAX_GRID_Y ? across : MAX_GRID_Y));
+    each_kernel<<<grid, THREADS, 0, gpu_stream(q)>>>(f, n_rows, inner);
+    return gpu_launched(call, err);
+}
+
+/* ---- one input ---- */
+
+struct scalar_fn {
+    gpu_view out, x;
+    float s;
+    __device__ void operator()(int64_t r, int64_t i) const { gpu_set(out.dtype, gpu_row(out, r), i, gpu_get(x.dtype, gpu_row(x, r), i) * s); }
+};
+
+extern "C" status cuda_mul_scalar(vt_queue *q, const vt_call *call, error *err) {
+    scalar_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), call->p.scalar};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+struct softcap_fn {
+    gpu_view out, x;
+    float cap;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        float u = gpu_get(x.dtype, gpu_row(x, r), i) / cap;
+        gpu_set(out.dtype, gpu_row(out, r), i, cap * (1.0f - 2.0f / (gpu_expf(2.0f * u) + 1.0f)));
+    }
+};
+
+extern "C" status cuda_softcap(vt_queue *q, const vt_call *call, error *err) {
+    softcap_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), call->p.scalar};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+struct gather_fn {
+    gpu_view out, table, ids;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        int64_t id = *(const int32_t *)(ids.data + r * ids.stride[0]);
+        float v = id >= 0 && id < table.dim[0] ? gpu_weight_at(table.dtype, table.data + id * table.stride[0], i) : 0.0f;
+        ((float *)gpu_row(out, r))[i] = v;
+    }
+};
+
+extern "C" status cuda_gather_rows(vt_queue *q, const vt_call *call, error *err) {
+    gather_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+/* ---- two inputs ---- */
+
+struct add_fn {
+    gpu_view out, a, b;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        const uint8_t *br = b.n_dims == a.n_dims ? gpu_row(b, r) : b.data;
+        gpu_set(out.dtype, gpu_row(out, r), i, gpu_get(a.dtype, gpu_row(a, r), i) + gpu_get(b.dtype, br, i));
+    }
+};
+
+extern "C" status cuda_add(vt_queue *q, const vt_call *call, error *err) {
+    add_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+struct sigmoid_fn {
+    gpu_view out, x, gate;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        float g = ((const float *)gpu_row(gate, r))[gate.dim[1] == 1 ? 0 : i];
+        gpu_set(out.dtype, gpu_row(out, r), i, ((const float *)gpu_row(x, r))[i] / (1.0f + gpu_expf(-g)));
+    }
+};
+
+extern "C" status cuda_mul_sigmoid(vt_queue *q, const vt_call *call, error *err) {
+    sigmoid_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+/* ---- gates ---- */
+
+struct silu_fn {
+    gpu_view out, x;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        const float *row = (const float *)gpu_row(x, r);
+        gpu_set(out.dtype, gpu_row(out, r), i, gpu_silu(row[i]) * row[out.dim[1] + i]);
+    }
+};
+
+extern "C" status cuda_silu_and_mul(vt_queue *q, const vt_call *call, error *err) {
+    silu_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+struct gelu_fn {
+    gpu_view out, x;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        const float *row = (const float *)gpu_row(x, r);
+        float g = row[i], u = 0.7978845608f * (g + 0.044715f * (g * g * g));
+        float tanh_u = 1.0f - 2.0f / (gpu_expf(2.0f * u) + 1.0f);
+        gpu_set(out.dtype, gpu_row(out, r), i, ((0.5f * g) * (1.0f + tanh_u)) * row[out.dim[1] + i]);
+    }
+};
+
+extern "C" status cuda_gelu_and_mul(vt_queue *q, const vt_call *call, error *err) {
+    gelu_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+struct swiglu_fn {
+    gpu_view out, x;
+    vt_swiglu_params p;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        const float *row = (const float *)gpu_row(x, r);
+        float g = p.interleaved ? row[2 * i] : row[i], u = p.interleaved ? row[2 * i + 1] : row[out.dim[1] + i];
+        if (g > p.limit) g = p.limit;
+        if (u > p.limit) u = p.limit;
+        if (u < -p.limit) u = -p.limit;
+        gpu_set(out.dtype, gpu_row(out, r), i, (u + 1.0f) * (g / (1.0f + gpu_expf(-p.alpha * g))));
+    }
+};
+
+extern "C" status cuda_swiglu_clamp_and_mul(vt_queue *q, const vt_call *call, error *err) {
+    swiglu_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), call->p.swiglu};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+/* ---- combination: j ascending, each product and each sum rounded ---- */
+
+struct combine_fn {
+    gpu_view out, y, index, weights;
+    __device__ void operator()(int64_t r, int64_t i) const {
+        const int32_t *at = (const int32_t *)gpu_row(index, r);
+        const float *w = (const float *)gpu_row(weights, r);
+        float sum = 0.0f;
+        for (int64_t j = 0; j < index.dim[1]; j++) {
+            int64_t from = at[j] >= 0 && at[j] < y.dim[0] ? at[j] : 0;
+            float v = w[j] * ((const float *)(y.data + from * y.stride[0]))[i];
+            sum = j == 0 ? v : sum + v;
+        }
+        ((float *)gpu_row(out, r))[i] = sum;
+    }
+};
+
+extern "C" status cuda_moe_combine(vt_queue *q, const vt_call *call, error *err) {
+    combine_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_view_of(call->t[3])};
+    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+}
+
+/* ---- root mean square ---- */
+
+/* N threads a row: the sum of each thread over i = t, t + N, ... by fma, then a tree. N follows from the width alone. */
+template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_view w, vt_rms_norm_params p, int64_t n_rows) {
+    __shared__ float sums[8];
+    const int64_t width = x.dim[x.n_dims - 1];
+    const int t = threadIdx.x % N;
+    int64_t r = (int64_t)blockIdx.x * (THREADS / N) + threadIdx.x / N;
+    if (r >= n_rows) return; /* whole warps, and with N = THREADS whole blocks */
+    const float *from = (const float *)gpu_row(x, r);
+    float *to = (float *)gpu_row(out, r);
+    float sum = 0.0f;
+    for (int64_t i = t; i < width; i += N) sum = fmaf(from[i], from[i], sum);
+    sum = gpu_warp_sum(sum);
+    if (N > 32) {
+        if (t % 32 == 0) sums[t / 32] = sum;
+        __syncthreads();
+        sum = sums[0];
+        for (int i = 1; i < N / 32; i++) sum += sums[i];
+    }
+    float scale = 1.0f / sqrtf(sum / (float)width + p.eps);
+    for (int64_t i = t; i < width; i += N) {
+        float wi = w.n_dims ? gpu_get(w.dtype, w.data, i) : 1.0f;
+        to[i] = (from[i] * scale) * (wi + p.w_offset);
+    }
+}
+
+extern "C" status cuda_rms_norm(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), w = gpu_view_of(call->t[2]);
+    int64_t n_rows = gpu_n_rows(call->t[0]), width = gpu_inner(call->t[0]);
+    if (n_rows <= 0 || width <= 0) return STATUS_OK;
+    if (width <= 512)
+        rms_norm_kernel<32><<<(unsigned)gpu_ceil(n_rows, THREADS / 32), THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
+    else
+        rms_norm_kernel<THREADS><<<(unsigned)n_rows, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
+    return gpu_launched(call, err);
+}
+
+/* ---- quantisation: one warp a block of 32 or 256 ---- */
+
+__global__ void quantize_kernel(gpu_view out, gpu_view x, int64_t n_blocks, int64_t per_row) {
+    int64_t b = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    if (b >= n_blocks) return;
+    const int lane = threadIdx.x % 32;
+    const bool wide = out.dtype == VT_Q8_A256;
+    const int per_lane = wide ? 8 : 1;
+    const float *from = (const float *)gpu_row(x, b / per_row) + b % per_row * (wide ? 256 : 32) + lane * per_lane;
+    uint8_t *to = gpu_row(out, b / per_row) + b % per_row * (wide ? 292 : 40);
+    float max = 0.0f;
+    bool finite = true;
+    for (int i = 0; i < per_lane; i++) {
+        float v = fabsf(from[i]);
+        if (!gpu_finite(v)) finite = false;
+        if (v > max) max = v;
+    }
+    finite = __all_sync(0xFFFFFFFFu, finite);
+    max = gpu_warp_max(max);
+    float d = finite ? max / 127.0f : __uint_as_float(0x7FC00000u);
+    int sum = 0;
+    for (int i = 0; i < per_lane; i++) {
+        float r = finite && d > 0.0f ? rintf(from[i] / d) : 0.0f;
+        r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
+        int v = (int)r;
+        to[(wide ? 36 : 8) + lane * per_lane + i] = (uint8_t)v;
+        sum += v;
+    }
+    if (wide) {
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+        if (lane % 2 == 0) ((int16_t *)(to + 4))[lane / 2] = (int16_t)sum;
+    } else {
+        for (int s = 16; s > 0; s >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, s);
+        if (lane == 0) *(int32_t *)(to + 4) = sum;
+    }
+    if (lane == 0) *(float *)to = d;
+}
+
+extern "C" status cuda_quantize_rows(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]);
+    int64_t per_row = gpu_inner(call->t[1]) / gpu_block_elems(out.dtype), n_blocks = gpu_n_rows(call->t[1]) * per_row;
+    if (n_blocks <= 0) return STATUS_OK;
+    quantize_kernel<<<(unsigned)gpu_ceil(n_blocks, THREADS / 32), THREADS, 0, gpu_stream(q)>>>(out, x, n_blocks, per_row);
+    return gpu_launched(call, err);
+}
