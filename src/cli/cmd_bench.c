@@ -351,8 +351,8 @@ static status run(bench *b, error *err) {
     error why = {0};
     b->bandwidth = NAN;
     if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
-    TRY(open_disk(b, err));
     TRY(run_once(b, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
+    TRY(open_disk(b, err));
     for (int i = 0; i < b->n_points; i++) TRY(measure(b, &b->points[i], err));
     if (x->json) return print_json(b, err);
     print_table(b);

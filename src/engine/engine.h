@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "engine/plan.h"
+#include "moe/expert_trace.h"
 #include "engine/sched.h"
 #include "moe/expert_cost.h"
 
@@ -39,6 +40,8 @@ struct headrace_engine {
     pool *threads;
     model *model;
     engine_plan plan;
+    expert_trace_writer *trace; /* --record-routing */
+    expert_replay *replay;      /* --replay */
     int32_t expert_read_way; /* 0: as found best, else expert_read_way + 1 */
     plan_machine machine;      /* that the verdict was about */
     char device_name[64];
@@ -86,6 +89,10 @@ NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *
 NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err);
 /** Adds what e->plan.experts will take to e->plan. */
 void engine_experts_count(headrace_engine *e);
+/* Recording and replaying of routing, as the settings say; to be passed to the model. */
+NODISCARD status engine_routing_open(headrace_engine *e, const config *c, bool run, error *err);
+void engine_routing_options(headrace_engine *e, model_options *mo);
+void engine_routing_close(headrace_engine *e);
 /** Makes the store that was planned. */
 NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
 /** After the model is closed: the store below, and its queue. */

@@ -209,7 +209,7 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
     plan_machine pm;
     TRY(read_machine(e, c, pure, &pm, err));
     TRY(plan_settings(e, c, err));
-    const model_options mo = {
+    model_options mo = {
         .act = p->act,
         .kv_dtype = p->kv_dtype,
         .page_tokens = p->page_tokens,
@@ -220,6 +220,8 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .observe_routing = engine_cost_routed,
         .observe_ctx = e,
     };
+    TRY(engine_routing_open(e, c, !pure, err));
+    engine_routing_options(e, &mo);
     TRY(model_plan(e->model, e->queue, &mo, err));
     TRY(plan_kv(e, c, &pm, err));
     plan_rest(e); /* as if nothing were mapped and there were no experts */
@@ -435,6 +437,7 @@ void headrace_free(headrace_engine *e) {
     sampler_deinit(&e->sampler);
     void *const arrays[] = {e->ids, e->pos, e->head_rows, e->embedding, e->segments, e->seg_seq, e->free_slots, e->live};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(m, arrays[i]);
+    engine_routing_close(e);
     model_close(e->model);
     engine_experts_close(e);
     close_device(e);

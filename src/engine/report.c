@@ -5,6 +5,8 @@
 
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "engine/plan_replay.h"
+#include "model/block_moe.h"
 
 typedef struct report_ctx {
     mem *m;
@@ -174,6 +176,19 @@ static status report_model(report_ctx *r, error *err) {
     return STATUS_OK;
 }
 
+/* What a recorded routing would meet. */
+static status add_replay(report_ctx *r, const headrace_engine *e, error *err) {
+    const plan_replay_request q = {
+        .path = config_text(r->c, CONFIG_KEY_REPLAY),
+        .disk_bytes_per_s = config_bytes(r->c, CONFIG_KEY_DISK_BW),
+        .memory_bytes_per_s = config_bytes(r->c, CONFIG_KEY_MEM_BW),
+        .weight_bytes = e->model->weights_read_bytes,
+    };
+    if (q.path == NULL) return STATUS_OK;
+    if (!e->model->moe->any) return error_set(err, STATUS_INVALID, "plan: --replay: %s has no experts", e->model->arch->name);
+    return plan_replay(r->m, &e->model->moe->bank, &q, e->plan.experts.n_slots, r->text, r->json, err);
+}
+
 /* The plan alone. What is refused is told, and is the status too. */
 static status report_plan(report_ctx *r, error *err) {
     mem *m = NULL;
@@ -205,7 +220,9 @@ static status report_plan(report_ctx *r, error *err) {
         set(o, "file_bytes", json_integer((json_int_t)x->file_bytes));
         set(r->json, "experts", o);
     }
+    const status replayed = add_replay(r, e, err);
     headrace_free(e);
+    TRY(replayed);
     return refused.code == STATUS_OK ? STATUS_OK : error_set(err, refused.code, "%s", refused.text);
 }
 

@@ -197,6 +197,7 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     } else {
         if (moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
         TRY(read_choice(c, &ids, &weights, bytes));
+        if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
         if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
         TRY(send_groups(c, &pair_row, &index, &weights, bytes));

@@ -59,6 +59,9 @@ typedef void model_observer(void *ctx, int layer, const vt_tensor *x);
 /** For checking and recording: the router's choice of a layer, [n_rows, k] each, in the order the router gave them. */
 typedef void model_routing_observer(void *ctx, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k);
 
+/** For replaying: may put other experts, distinct within a row, in the place of the router's; the weights stay. */
+typedef void model_routing_override(void *ctx, int layer, int32_t *ids, int32_t n_rows, int32_t k);
+
 typedef struct model_options {
     act_mode act;
     vt_dtype kv_dtype;      /* F32, F16, BF16 */
@@ -69,6 +72,7 @@ typedef struct model_options {
     int32_t max_head_rows;  /* logits rows per model_head */
     model_observer *observe; /* NULL: none */
     model_routing_observer *observe_routing; /* NULL: none */
+    model_routing_override *override_routing; /* NULL: none; before the observer */
     void *observe_ctx;
 } model_options;
 

@@ -6,6 +6,15 @@
 
 static const double DECAY_PER_STEP = 0.98;
 
+/* Of BLEND. */
+enum { BLEND_AGES = 1024 }; /* older than that, a score is nothing */
+static const float BLEND_SLOW = 0.98f, BLEND_FAST = 0.3f, BLEND_WEIGHT = 8.0f;
+
+typedef struct policy_history {
+    float slow, fast; /* as of `step` */
+    uint32_t step;
+} policy_history;
+
 typedef struct policy_slot {
     int32_t layer, expert; /* layer -1: empty */
     int32_t n_protect;
@@ -24,6 +33,11 @@ struct expert_policy {
     int32_t *held;    /* [n_layers]: slots of each layer */
     bool *seen;       /* [n_layers] */
     int32_t *free_slots, n_free;
+    /* BLEND only */
+    policy_history *history; /* [n_layers * max_experts] */
+    uint32_t *visited;       /* [n_layers]: the last step that took experts of the layer */
+    uint32_t step;
+    float slow_after[BLEND_AGES], fast_after[BLEND_AGES]; /* what is left of a score after so many steps */
 };
 
 static bool table_size(int32_t n_layers, int32_t max_experts, size_t *out) { return checked_mul_size((size_t)n_layers, (size_t)max_experts, out); }
@@ -32,7 +46,7 @@ size_t expert_policy_bytes(int32_t n_slots, int32_t n_layers, int32_t max_expert
     size_t table;
     if (n_slots < 1 || n_layers < 1 || max_experts < 1 || !table_size(n_layers, max_experts, &table) || table > (size_t)INT32_MAX) return SIZE_MAX;
     return sizeof(expert_policy) + (size_t)n_slots * (sizeof(policy_slot) + sizeof(int32_t)) + table * sizeof(int32_t) +
-           (size_t)n_layers * (sizeof(int32_t) + sizeof(bool)) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+           (size_t)n_layers * (sizeof(int32_t) + sizeof(bool) + sizeof(uint32_t)) + table * sizeof(policy_history) + 8 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 status expert_policy_create(mem *m, expert_policy_kind kind, int32_t n_slots, int32_t n_layers, int32_t max_experts, expert_policy **out, error *err) {
@@ -52,7 +66,16 @@ status expert_policy_create(mem *m, expert_policy_kind kind, int32_t n_slots, in
     p->slot_of = mem_calloc(m, MEM_MODEL, table, sizeof *p->slot_of);
     p->held = mem_calloc(m, MEM_MODEL, (size_t)n_layers, sizeof *p->held);
     p->seen = mem_calloc(m, MEM_MODEL, (size_t)n_layers, sizeof *p->seen);
-    if (p->slots == NULL || p->free_slots == NULL || p->slot_of == NULL || p->held == NULL || p->seen == NULL) {
+    if (kind == EXPERT_POLICY_BLEND) {
+        p->history = mem_calloc(m, MEM_MODEL, table, sizeof *p->history);
+        p->visited = mem_calloc(m, MEM_MODEL, (size_t)n_layers, sizeof *p->visited);
+        p->slow_after[0] = p->fast_after[0] = 1;
+        for (int i = 1; i < BLEND_AGES; i++) {
+            p->slow_after[i] = p->slow_after[i - 1] * BLEND_SLOW;
+            p->fast_after[i] = p->fast_after[i - 1] * BLEND_FAST;
+        }
+    }
+    if ((kind == EXPERT_POLICY_BLEND && (p->history == NULL || p->visited == NULL)) || p->slots == NULL || p->free_slots == NULL || p->slot_of == NULL || p->held == NULL || p->seen == NULL) {
         expert_policy_destroy(p);
         return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a policy of %d slots", n_slots);
     }
@@ -73,6 +96,8 @@ void expert_policy_destroy(expert_policy *p) {
     mem_free(p->m, p->slot_of);
     mem_free(p->m, p->held);
     mem_free(p->m, p->seen);
+    mem_free(p->m, p->history);
+    mem_free(p->m, p->visited);
     mem_free(p->m, p);
 }
 
@@ -80,7 +105,17 @@ static int32_t *entry(const expert_policy *p, int32_t layer, int32_t expert) { r
 
 int32_t expert_policy_find(const expert_policy *p, int32_t layer, int32_t expert) { return *entry(p, layer, expert); }
 
+/* A use of an expert, into its history. */
+static void remember(expert_policy *p, int32_t layer, int32_t expert) {
+    policy_history *h = &p->history[(size_t)layer * (size_t)p->max_experts + (size_t)expert];
+    const uint32_t age = p->step - h->step;
+    h->slow = 1 + (age < BLEND_AGES ? h->slow * p->slow_after[age] : 0);
+    h->fast = 1 + (age < BLEND_AGES ? h->fast * p->fast_after[age] : 0);
+    h->step = p->visited[layer] = p->step;
+}
+
 void expert_policy_touch(expert_policy *p, int32_t slot) {
+    if (p->kind == EXPERT_POLICY_BLEND) remember(p, p->slots[slot].layer, p->slots[slot].expert);
     p->slots[slot].score += 1;
     p->slots[slot].last_use = ++p->n_uses;
 }
@@ -113,6 +148,7 @@ void expert_policy_protect(expert_policy *p, int32_t slot, bool on) {
 }
 
 void expert_policy_step(expert_policy *p) {
+    p->step++;
     if (p->kind != EXPERT_POLICY_DECAY) return;
     for (int32_t i = 0; i < p->n_slots; i++) p->slots[i].score *= DECAY_PER_STEP;
 }
@@ -136,6 +172,23 @@ static int32_t coldest(const expert_policy *p, int32_t layer, int32_t above) {
     return best;
 }
 
+/* The unprotected slot of the lowest blended score. */
+static int32_t least_blended(const expert_policy *p) {
+    int32_t best = -1;
+    float least = 0;
+    for (int32_t i = 0; i < p->n_slots; i++) {
+        const policy_slot *s = &p->slots[i];
+        if (s->layer < 0 || s->n_protect > 0) continue;
+        const policy_history *h = &p->history[(size_t)s->layer * (size_t)p->max_experts + (size_t)s->expert];
+        const uint32_t age = p->visited[s->layer] - h->step;
+        const float score = age < BLEND_AGES ? h->slow * p->slow_after[age] + BLEND_WEIGHT * h->fast * p->fast_after[age] : 0;
+        if (best >= 0 && (score > least || (!(score < least) && s->last_use > p->slots[best].last_use))) continue;
+        best = i;
+        least = score;
+    }
+    return best;
+}
+
 static int32_t find_victim(const expert_policy *p, int32_t layer, int32_t limit) {
     if (p->kind == EXPERT_POLICY_LAYER_QUOTA && p->n_layers_seen > 0) {
         const int32_t quota = limit / p->n_layers_seen > 1 ? limit / p->n_layers_seen : 1;
@@ -143,7 +196,7 @@ static int32_t find_victim(const expert_policy *p, int32_t layer, int32_t limit)
         const int32_t victim = own ? coldest(p, layer, 0) : coldest(p, -1, quota);
         if (victim >= 0) return victim;
     }
-    return coldest(p, -1, 0);
+    return p->kind == EXPERT_POLICY_BLEND ? least_blended(p) : coldest(p, -1, 0);
 }
 
 static bool evict(expert_policy *p, int32_t layer, int32_t limit) {
@@ -155,6 +208,7 @@ static bool evict(expert_policy *p, int32_t layer, int32_t limit) {
 
 int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
     if (limit > p->n_slots) limit = p->n_slots;
+    if (p->kind == EXPERT_POLICY_BLEND) p->visited[layer] = p->step;
     if (!p->seen[layer]) {
         p->seen[layer] = true;
         p->n_layers_seen++;

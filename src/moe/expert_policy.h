@@ -6,6 +6,8 @@
  *   DECAY        the lowest score: +1 for each use, times 0.98 for each step; ties go to the least recently used
  *   LAYER_QUOTA  each layer seen so far may hold an equal part of the slots: a layer at its quota gives up its own least recently used slot, one below it takes from the layers above
  *                theirs. Under a cycle of layers that does not fit, LRU gives up exactly what comes next; this keeps a part of every layer
+ *   BLEND       the lowest score of two, both of all uses ever seen, also of experts that were given up since: frequency (+1 for each use, times 0.98 for each step) and 8 times recency (the same, times
+ *               0.3). Steps are those of the expert's own layer, so that in a cycle of layers what was just used is worth no more than what comes next; ties go to the least recently used
  *
  * A slot is in use while it holds an expert or is protected. A victim costs a scan of the slots; everything else is constant time.
  */
@@ -16,7 +18,7 @@
 
 #include "base/alloc.h"
 
-typedef enum expert_policy_kind { EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA } expert_policy_kind;
+typedef enum expert_policy_kind { EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA, EXPERT_POLICY_BLEND } expert_policy_kind;
 
 typedef struct expert_policy expert_policy;
 

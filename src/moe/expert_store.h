@@ -83,13 +83,15 @@ typedef struct expert_stream_options {
 } expert_stream_options;
 /**
  * Experts stay on disk; a bounded number of slots in host memory (MEM_EXPERTS, one allocation), filled by reading, never through a mapping. All reads of a wave are in flight while experts
- * that are there are given out. A budget below one step's cycle (top_k of every layer) runs with a quota per layer, a larger one by decayed frequency.
+ * that are there are given out. A budget below one step's cycle (top_k of every layer) is said in the log.
  */
 NODISCARD status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err);
 /** Slots for one wave, for one step of one row, and for everything; bytes of a slot. */
 int64_t expert_stream_min_slots(const expert_bank *bank);
 int64_t expert_stream_cycle_slots(const expert_bank *bank);
 int64_t expert_stream_all_slots(const expert_bank *bank);
+/** The policy (an expert_policy_kind) that a store of n_slots has by itself. */
+int32_t expert_stream_policy(const expert_bank *bank, int64_t n_slots);
 /** What a store of n_slots allocates: slots (MEM_EXPERTS) and tables (MEM_MODEL), with the allocator's overhead. SIZE_MAX: too many. */
 size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots);

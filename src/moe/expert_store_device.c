@@ -335,7 +335,7 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
 static status create(device_store *s, error *err) {
     const expert_bank *bank = s->base.bank;
     const size_t slots = (size_t)s->n_slots, experts = (size_t)bank->max_experts;
-    const expert_policy_kind kind = s->n_slots < expert_stream_cycle_slots(bank) ? EXPERT_POLICY_LAYER_QUOTA : EXPERT_POLICY_DECAY;
+    const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
         {&s->hits, experts, sizeof *s->hits},           {&s->misses, experts, sizeof *s->misses}, {&s->sizes, experts, sizeof *s->sizes},

@@ -231,6 +231,12 @@ int64_t expert_stream_cycle_slots(const expert_bank *bank) {
     return n;
 }
 
+int32_t expert_stream_policy(const expert_bank *bank, int64_t n_slots) {
+    (void)bank;
+    (void)n_slots;
+    return EXPERT_POLICY_BLEND; /* the best at every budget that was measured: docs/EXPERTS.md */
+}
+
 int64_t expert_stream_all_slots(const expert_bank *bank) {
     int64_t n = 0;
     for (int32_t l = 0; l < bank->n_layers; l++) n += bank->layers[l].n_experts;
@@ -283,14 +289,14 @@ static status allocate(stream_store *s, error *err) {
 static status create(stream_store *s, error *err) {
     const expert_bank *bank = s->base.bank;
     const int64_t cycle = expert_stream_cycle_slots(bank);
-    expert_policy_kind kind = s->n_slots < cycle ? EXPERT_POLICY_LAYER_QUOTA : EXPERT_POLICY_DECAY;
+    expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     if (s->opt.policy > 0) kind = (expert_policy_kind)(s->opt.policy - 1);
     TRY(allocate(s, err));
     TRY(expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err));
     TRY(expert_reader_choose(s->m, bank, s->opt.read_way, s->opt.n_readers, s->n_fills, s->memory, (size_t)s->n_slots * s->slot_bytes, &s->reader, &s->choice, err));
     log_write(bank->padded ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "%s%s", s->choice.why, expert_reader_registered(s->reader) ? "; slots registered" : "");
     if (s->n_slots < cycle) {
-        log_info("experts: %d slots are fewer than the %lld experts that one token takes: a quota per layer decides what stays", s->n_slots, (long long)cycle);
+        log_info("experts: %d slots are fewer than the %lld experts that one token takes: few of them will be found again", s->n_slots, (long long)cycle);
     }
     return STATUS_OK;
 }

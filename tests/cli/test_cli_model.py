@@ -285,6 +285,47 @@ class MakeModel(CliTest):
         self.assertGreater(even["distinct"], 120)   # 64 tokens take 4 of 32 at random: all but a few
         self.assertLess(steep["distinct"], 60)      # ranks fall as r^-6
 
+    def records(self, path):
+        with open(path, "rb") as f:
+            data = f.read()
+        self.assertEqual((data[:8], struct.unpack("<3I", data[8:20])), (b"HRROUTE1", (4, 32, 4)))
+        words, at, out = array.array("H", data[20:]), 0, []
+        while at < len(words):
+            layer, rows = words[at : at + 2]
+            out.append((layer, rows, tuple(words[at + 2 : at + 2 + rows * 4])))
+            at += 2 + rows * 4
+        return out
+
+    def test_routing_is_recorded_and_replayed(self):
+        path = self.make("routed")[0]
+        first, again, forced = self.path("first"), self.path("again"), self.path("forced")
+        run = ("complete", "-m", path, "--token-ids", "300,301,302", "-n", "6", "--ignore-eos")
+        text = self.run_cli(*run, "--record-routing", first).out
+        self.assertEqual(self.run_cli(*run, "--experts", "stream", "--host-experts", "min", "--record-routing", again).out, text)
+        records = self.records(first)
+        self.assertEqual(records, self.records(again))  # the tier changes no choice
+        self.assertEqual([(layer, rows) for layer, rows, _ in records], [(layer, 3 if step == 0 else 1) for step in range(6) for layer in range(4)])
+        # a routing that no router chose: expert s of step s, and the three behind it
+        with open(forced, "wb") as f:
+            f.write(b"HRROUTE1" + struct.pack("<3I", 4, 32, 4))
+            for step in range(8):
+                for layer in range(4):
+                    f.write(struct.pack("<6H", layer, 1, *((step * 4 + i) % 32 for i in range(4))))
+        bench = self.run_cli("bench", "-m", path, "-p", "1", "-n", "20", "-r", "1", "--replay", forced, "--record-routing", again, "--json").json
+        self.assertGreater(bench["runs"][0]["decode_tokens_per_s"]["median"], 0)
+        for layer in range(4):  # every row of every run, the warm-up included, is the trace's next
+            rows = [ids[i : i + 4] for n, _, ids in self.records(again) if n == layer for i in range(0, len(ids), 4)]
+            self.assertEqual(rows, [tuple((r % 8 * 4 + i) % 32 for i in range(4)) for r in range(len(rows))])
+        plan = json.loads(self.run_cli("plan", "-m", path, "--replay", forced, "--disk-bw", "1G", "--mem-bw", "10G", "--json").out)["replay"]
+        self.assertEqual((plan["steps"], plan["rows"], plan["distinct"], plan["overlap"]), (8, 8, 128, 0))
+        for b in plan["budgets"]:  # nothing is taken twice
+            self.assertEqual([b[p]["misses"] for p in ("lru", "decay", "quota", "blend", "belady")], [128] * 5)
+        experts = 16 * 3 * 256 * 128 // 32 * 18  # bytes that a token takes
+        dense = json.loads(self.run_cli("plan", "-m", path, "--json").out)["weight_bytes_per_token"] - experts
+        self.assertAlmostEqual(plan["budgets"][0]["steps_per_s"], 1 / (dense / (10 << 30) + experts / (1 << 30)), delta=0.01)
+        self.fails(2, "is of 4 layers of 32 experts", "bench", "-m", self.make("other", "--layers", "2")[0], "--replay", forced)
+        self.fails(2, "has no experts", "complete", "-m", MODEL, "-p", "a", "--record-routing", first)
+
     def test_refusals(self):
         self.fails(2, "use -o PATH", "make-model", "--shape", "tiny")
         self.fails(2, "no shape given", "make-model", "-o", self.path("x"))

@@ -24,7 +24,27 @@ typedef struct plain {
     item items[MAX_SLOTS];
     bool seen[MAX_LAYERS];
     uint64_t clock, n_evicted;
+    struct { float slow, fast; uint32_t step; } history[MAX_LAYERS][MAX_EXPERTS]; /* BLEND: of all uses, whether held or not */
+    uint32_t step, visited[MAX_LAYERS];
 } plain;
+
+static float after(float decay, uint32_t steps) {
+    float v = 1;
+    for (uint32_t i = 0; i < steps; i++) v *= decay;
+    return steps < 1024 ? v : 0;
+}
+
+static void note_use(plain *m, int layer, int expert) {
+    const uint32_t age = m->step - m->history[layer][expert].step;
+    m->history[layer][expert].slow = 1 + m->history[layer][expert].slow * after(0.98f, age);
+    m->history[layer][expert].fast = 1 + m->history[layer][expert].fast * after(0.3f, age);
+    m->history[layer][expert].step = m->visited[layer] = m->step;
+}
+
+static float blend(const plain *m, const item *it) {
+    const uint32_t age = m->visited[it->layer] - m->history[it->layer][it->expert].step;
+    return m->history[it->layer][it->expert].slow * after(0.98f, age) + 8.0f * m->history[it->layer][it->expert].fast * after(0.3f, age);
+}
 
 static uint64_t next_random(uint64_t *s) {
     *s ^= *s << 13;
@@ -48,6 +68,8 @@ static int victim_among(const plain *m, const bool *candidate) {
             best = i;
         } else if (m->kind == EXPERT_POLICY_DECAY && a->score != b->score) {
             if (a->score < b->score) best = i;
+        } else if (m->kind == EXPERT_POLICY_BLEND && blend(m, a) != blend(m, b)) {
+            if (blend(m, a) < blend(m, b)) best = i;
         } else if (a->last < b->last) {
             best = i;
         }
@@ -90,6 +112,7 @@ static int plain_find(const plain *m, int layer, int expert) {
 
 static void place(expert_policy *p, plain *m, int layer, int expert, int limit) {
     uint64_t n_evicted = 0, before = m->n_evicted;
+    m->visited[layer] = m->step;
     const int32_t slot = expert_policy_place(p, layer, expert, limit, &n_evicted);
     m->seen[layer] = true;
     if (limit > m->n_slots) limit = m->n_slots;
@@ -102,6 +125,7 @@ static void place(expert_policy *p, plain *m, int layer, int expert, int limit) 
     }
     assert_true(slot >= 0 && slot < m->n_slots);
     for (int i = 0; i < m->n; i++) assert_int_not_equal(m->items[i].slot, slot);
+    note_use(m, layer, expert);
     m->items[m->n++] = (item){.layer = layer, .expert = expert, .score = 1, .last = ++m->clock, .slot = slot};
 }
 
@@ -144,6 +168,7 @@ static long one_event(expert_policy *p, plain *m, uint64_t r, uint64_t r2) {
         } else {
             expert_policy_touch(p, m->items[i].slot);
             m->items[i].score += 1;
+            note_use(m, layer, expert);
             m->items[i].last = ++m->clock;
         }
     } else if (what < 70 && some >= 0) {
@@ -164,6 +189,7 @@ static long one_event(expert_policy *p, plain *m, uint64_t r, uint64_t r2) {
         assert_int_equal(expert_policy_shrink(p, limit), m->n_evicted - before);
     } else {
         expert_policy_step(p);
+        m->step++;
         for (int i = 0; i < m->n; i++) m->items[i].score *= 0.98;
     }
     return 1;
@@ -211,8 +237,13 @@ static void quota_per_layer(void **state) {
     replay(EXPERT_POLICY_LAYER_QUOTA, 0x2545f4914f6cdd1du);
 }
 
+static void frequency_and_recency(void **state) {
+    (void)state;
+    replay(EXPERT_POLICY_BLEND, 0x6a09e667f3bcc909u);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) n_events = atol(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(least_recently_used), cmocka_unit_test(decayed_frequency), cmocka_unit_test(quota_per_layer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(least_recently_used), cmocka_unit_test(decayed_frequency), cmocka_unit_test(quota_per_layer), cmocka_unit_test(frequency_and_recency)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,8 @@ static int32_t place(expert_policy *p, int32_t layer, int32_t expert, int32_t li
 
 static void capacity_24_goes_on_after_it_is_full(void **state) {
     (void)state;
-    static const expert_policy_kind kinds[] = {EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA};
-    for (size_t k = 0; k < 3; k++) {
+    static const expert_policy_kind kinds[] = {EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA, EXPERT_POLICY_BLEND};
+    for (size_t k = 0; k < 4; k++) {
         mem *m = test_mem();
         expert_policy *p = make(m, kinds[k], 24);
         const uint64_t allocs = mem_alloc_count(m);
@@ -80,9 +80,9 @@ static void frequency_fades(void **state) {
 /* A cycle of 4 layers x 3 experts through 8 slots: LRU never hits, quotas of 2 a layer keep what they can. */
 static void a_cycle_that_does_not_fit(void **state) {
     (void)state;
-    int hits[3] = {0};
-    static const expert_policy_kind kinds[] = {EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA};
-    for (size_t k = 0; k < 3; k++) {
+    int hits[4] = {0};
+    static const expert_policy_kind kinds[] = {EXPERT_POLICY_LRU, EXPERT_POLICY_DECAY, EXPERT_POLICY_LAYER_QUOTA, EXPERT_POLICY_BLEND};
+    for (size_t k = 0; k < 4; k++) {
         mem *m = test_mem();
         expert_policy *p = make(m, kinds[k], 8);
         uint64_t n = 0, r = 88172645463325252u;
@@ -107,8 +107,8 @@ static void a_cycle_that_does_not_fit(void **state) {
         expert_policy_destroy(p);
         test_mem_check(m);
     }
-    print_message("hits of 3200: LRU %d, decay %d, quota %d\n", hits[0], hits[1], hits[2]);
-    assert_true(hits[2] > hits[0]);
+    print_message("hits of 3200: LRU %d, decay %d, quota %d, blend %d\n", hits[0], hits[1], hits[2], hits[3]);
+    assert_true(hits[2] > hits[0] && hits[3] > hits[0]);
 }
 
 static void what_is_protected_stays(void **state) {

@@ -58,7 +58,7 @@ static void right_bytes_at_every_budget(void **state) {
     (void)state;
     long sets = 0;
     for (int n_slots = CASE_TOP_K; n_slots <= CASE_EXPERTS * CASE_LAYERS; n_slots += n_slots < 20 ? 1 : 11) {
-        for (int policy = 0; policy <= 3; policy++) {
+        for (int policy = 0; policy <= 4; policy++) {
             moe_case k;
             case_open(&k);
             expert_store *s = make(&k, (expert_stream_options){.budget_bytes = slots(&k, n_slots), .policy = policy});

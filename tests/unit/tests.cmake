@@ -40,7 +40,7 @@ if(TARGET hr_text AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_text_real.c)
   set_tests_properties(test_text_real PROPERTIES LABELS real)
 endif()
 # moe
-foreach(name policy store_stream store_device reader)
+foreach(name policy store_stream store_device reader trace)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_moe_${name}.c)
     headrace_test(test_moe_${name} unit hr_moe hr_load hr_vt_cpu hr_vt hr_base test_support)
   endif()

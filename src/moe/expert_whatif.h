@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a number of slots and a policy would do with a recorded routing: the stream store's way through a trace (waves, hits before misses, protection of the wave), without bytes. And what
+ * the best possible choice would do that knows the future (Belady: gives up what is needed last).
+ */
+#ifndef HEADRACE_MOE_EXPERT_WHATIF_H
+#define HEADRACE_MOE_EXPERT_WHATIF_H
+
+#include "moe/expert_policy.h"
+#include "moe/expert_trace.h"
+
+typedef struct expert_whatif {
+    uint64_t hits, misses;
+    uint64_t distinct; /* different experts of the trace: no budget misses less */
+} expert_whatif;
+
+/** policy: an expert_policy_kind, or EXPERT_WHATIF_BELADY. */
+enum { EXPERT_WHATIF_BELADY = -1 };
+NODISCARD status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, expert_whatif *out, error *err);
+/** The part of a row's experts that the row before (of the same layer) took too. */
+double expert_whatif_overlap(const expert_trace *t);
+
+#endif
