@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/log.h"
 #include "model/block_moe.h"
 
 /* Adds a part from a slot, and its scale. Leaves *part at -1 when the slot is empty. */
@@ -211,7 +212,7 @@ void model_moe_attach(model *mo, expert_store *store) { mo->moe->store = store; 
 void model_moe_close(model *mo) {
     model_moe *moe = mo->moe;
     if (moe == NULL) return;
-    if (moe->store != NULL) (void)moe->store->close(moe->store);
+    if (moe->store != NULL && moe->store->close(moe->store) != STATUS_OK) log_error("model: experts were still leased when the model was closed");
     for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
     vt_buffer_free(&moe->exchange);
     void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held};

@@ -93,7 +93,7 @@ static void end_oldest_copy(device_store *s, bool doubtful) {
     const sending *c = &s->sent[s->first_sent];
     const status rc = vt_fence_wait_host(s->device, s->ready[c->slot]);
     if (rc != STATUS_OK) s->late = rc;
-    if (rc != STATUS_OK || doubtful) {
+    if (s->late != STATUS_OK || doubtful) { /* whose failure a device tells is not said */
         s->counters.failed++;
         if (s->generation[c->slot] == c->generation) expert_policy_forget(s->policy, c->slot);
     }

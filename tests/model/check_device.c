@@ -2,7 +2,7 @@
 /*
  * A whole model on a device whose memory the host cannot touch (support/posed_device.h): dense weights, pages, states and experts there, resident and streamed through both tiers, give the
  * bits of the processor. What cannot run there is refused with every missing row, or passed over, before anything is uploaded. Whatever fails fails the requests that were there, and no more.
- * Usage: check_device FIXTURE bits|rows|faults
+ * Usage: check_device FIXTURE bits|rows|faults, check_device FIXTURE two FIXTURE
  */
 #include "model/model_support.h"
 
@@ -13,7 +13,7 @@
 
 enum { MAX_PROMPTS = 16, MOST_TOGETHER = 5 };
 
-static const char *fixture;
+static const char *fixture, *other_fixture;
 static posed_gpu *gpu;
 
 typedef struct reference {
@@ -73,7 +73,7 @@ static int run_reference(void **state) {
     const expert_bank *bank = &e->model->moe->bank;
     a->experts = st.experts_tier != HEADRACE_EXPERTS_NONE;
     a->all = st.experts_total;
-    a->slot_bytes = bank->max_slot_bytes;
+    a->slot_bytes = bank->stream_slot_bytes;
     a->least = (uint64_t)bank->max_top_k;
     for (int32_t l = 0; l < bank->n_layers; l++) a->moe_layers += bank->layers[l].n_experts > 0;
     a->n_needs = e->model->recorder.n;
@@ -232,13 +232,366 @@ static void generated(void **state) {
     nothing_left();
 }
 
+/* ---- rows that are not there ---- */
+
+/* The needs of this op. */
+static int count_needs(const reference *a, vt_op op) {
+    int n = 0;
+    for (int32_t i = 0; i < a->n_needs; i++) n += a->needs[i].op == op;
+    return n;
+}
+
+/* Nothing was sent there, nothing allocated, and nothing run. */
+static void untouched(void) {
+    assert_int_equal(gpu->n.uploads, 0);
+    assert_int_equal(gpu->n.allocs, 0);
+    assert_int_equal(gpu->n.kernels, 0);
+    assert_int_equal(gpu->n.downloads, 0);
+    nothing_left();
+}
+
+static void forced_is_refused(const reference *a, vt_op op, vt_op other) {
+    headrace_engine *e;
+    headrace_error err = {0};
+    char line[128];
+    for (int stream = 0; stream <= (a->experts ? 1 : 0); stream++) {
+        posed_clear(gpu);
+        assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cuda", "experts", stream ? "stream" : "auto", NULL}), HEADRACE_UNSUPPORTED);
+        snprintf(line, sizeof line, "cannot run %d of what is needed", count_needs(a, op) + (other != op ? count_needs(a, other) : 0));
+        if (strstr(err.text, line) == NULL) fail_msg("\"%s\" does not say \"%s\"", err.text, line);
+        for (int32_t i = 0; i < a->n_needs; i++) { /* every missing row, in a line of its own */
+            char sig[96];
+            if (a->needs[i].op != op && a->needs[i].op != other) continue;
+            vt_sig_format(a->needs[i].op, a->needs[i].sig, sig, sizeof sig);
+            snprintf(line, sizeof line, "\n%s %s: not written", vt_op_name(a->needs[i].op), sig);
+            if (strstr(err.text, line) == NULL && strstr(err.text, " more") == NULL) fail_msg("\"%s\" does not say \"%s\"", err.text, line);
+        }
+        untouched();
+    }
+}
+
+/* The other path is announced and counted, and has the bits. */
+static void auto_takes_the_next(const reference *a, vt_op op) {
+    posed_clear(gpu);
+    warnings_logged = 0;
+    headrace_engine *e = support_load(fixture, "device", "auto", "threads", "2", NULL);
+    assert_int_equal(warnings_logged, 1);
+    if (strstr(warning, "posed cuda is passed over: ") == NULL || strstr(warning, vt_op_name(op)) == NULL) fail_msg("\"%s\"", warning);
+    assert_string_equal(info_of(e).device_type, "cpu");
+    assert_int_equal(info_of(e).n_devices_passed_over, 1);
+    assert_int_equal(info_of(e).device_bytes, 0);
+    assert_int_equal(same_bits(a, e, 0, 2, 0), 2);
+    headrace_free(e);
+    untouched();
+}
+
+static void each_op_removed(void **state) {
+    const reference *a = *state;
+    int n = 0;
+    vt_op last = VT_OP_COUNT;
+    for (int op = 0; op < VT_OP_COUNT; op++) {
+        if (count_needs(a, (vt_op)op) == 0) continue;
+        memset(gpu->removed, 0, sizeof gpu->removed);
+        gpu->removed[op] = true;
+        forced_is_refused(a, (vt_op)op, (vt_op)op);
+        auto_takes_the_next(a, (vt_op)op);
+        if (last != VT_OP_COUNT) {
+            gpu->removed[last] = true;
+            forced_is_refused(a, (vt_op)op, last);
+        }
+        last = (vt_op)op;
+        n++;
+    }
+    memset(gpu->removed, 0, sizeof gpu->removed);
+    assert_true(n >= (a->experts ? 10 : 8));
+    if (a->experts) assert_true(count_needs(a, VT_OP_ROUTER_TOPK) > 0 && count_needs(a, VT_OP_MOE_COMBINE) > 0 && count_needs(a, VT_OP_GATHER_ROWS) > 0);
+}
+
+/* An op that this model does not need may be missing; and with all rows there `auto` takes the device. */
+static void what_is_not_needed(void **state) {
+    const reference *a = *state;
+    int n = 0;
+    for (int op = 0; op < VT_OP_COUNT; op++) n += gpu->removed[op] = count_needs(a, (vt_op)op) == 0;
+    assert_true(n > 0);
+    posed_clear(gpu);
+    headrace_engine *e = support_load(fixture, "threads", "2", NULL);
+    assert_string_equal(info_of(e).device_type, "cuda");
+    assert_int_equal(info_of(e).n_devices_passed_over, 0);
+    assert_int_equal(same_bits(a, e, 0, 2, 0), 2);
+    headrace_free(e);
+    nothing_left();
+    memset(gpu->removed, 0, sizeof gpu->removed);
+}
+
+/* Memory that is too small, or of unknown size, is a reason like another. */
+static void memory_decides_too(void **state) {
+    const reference *a = *state;
+    const uint64_t total = gpu->total_bytes, is_free = gpu->free_bytes;
+    headrace_engine *e;
+    headrace_error err = {0};
+    static const struct { uint64_t total, is_free; headrace_status rc; const char *says; } cases[] = {
+        {1 << 16, 1 << 16, HEADRACE_DOES_NOT_FIT, "device"},
+        {0, 0, HEADRACE_DOES_NOT_FIT, "--device-mem"},
+        {1 << 30, 1 << 16, HEADRACE_NOT_NOW, "available now"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        posed_clear(gpu);
+        gpu->total_bytes = cases[i].total;
+        gpu->free_bytes = cases[i].is_free;
+        assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cuda", NULL}), cases[i].rc);
+        if (strstr(err.text, cases[i].says) == NULL) fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].says);
+        e = support_load(fixture, "threads", "2", NULL);
+        assert_string_equal(info_of(e).device_type, "cpu");
+        assert_int_equal(info_of(e).n_devices_passed_over, 1);
+        assert_int_equal(same_bits(a, e, 0, 1, 0), 1);
+        headrace_free(e);
+        untouched();
+    }
+    gpu->total_bytes = gpu->free_bytes = 0; /* unknown, and a budget */
+    e = support_load(fixture, "threads", "2", "device-mem", "64M", NULL);
+    assert_string_equal(info_of(e).device_type, "cuda");
+    assert_int_equal(same_bits(a, e, 0, 1, 0), 1);
+    headrace_free(e);
+    nothing_left();
+    gpu->total_bytes = total;
+    gpu->free_bytes = is_free;
+    assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cpu", "device-mem", "64M", NULL}), HEADRACE_INVALID);
+    assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cuda", "load", "map", NULL}), HEADRACE_UNSUPPORTED);
+    if (!a->experts) return;
+    assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cpu", "device-experts", "min", NULL}), HEADRACE_INVALID);
+    assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cuda", "experts", "resident", "device-experts", "min", NULL}), HEADRACE_INVALID);
+    /* one pool: slots on the host are promised when those of the device ask, and the probe does not know it */
+    gpu->caps |= VT_CAP_BIT(VT_CAP_UNIFIED);
+    e = support_load(fixture, "device", "cuda", "experts", "stream", "device-experts", "min", "host-experts", "min", NULL);
+    const uint64_t need = info_of(e).device_bytes, slots = e->plan.device_bytes[MEM_EXPERTS], host = stats_of(e).expert_slots * stats_of(e).expert_slot_bytes;
+    headrace_free(e);
+    assert_true(need > slots);
+    gpu->free_bytes = slots + host - 1;
+    posed_clear(gpu);
+    assert_int_equal(try_load(&e, &err, (const char *const[]){"device", "cuda", "experts", "stream", "device-experts", "min", "host-experts", "min", NULL}), HEADRACE_NOT_NOW);
+    gpu->free_bytes = is_free;
+    gpu->caps &= ~VT_CAP_BIT(VT_CAP_UNIFIED);
+    nothing_left();
+}
+
+/* ---- faults ---- */
+
+enum { SHORT_IDS = 6, SHORT_TOKENS = 3 };
+
+typedef struct fault_kind {
+    const char *name;
+    size_t at; /* of its counter in posed_gpu.fail */
+} fault_kind;
+static const fault_kind kinds[] = {
+#define X(field) {#field, offsetof(posed_gpu, fail.field)},
+    POSED_FAULTS(X)
+#undef X
+};
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+static void arm(const fault_kind *f, int64_t k) {
+    posed_clear(gpu);
+    memcpy((char *)gpu + f->at, &k, sizeof k);
+}
+
+/* One that fills pages in steps that nobody wants logits of. */
+static const support_prompt *longest(const reference *a) {
+    const support_prompt *best = &a->prompts[0];
+    for (int i = 1; i < a->n; i++) {
+        if (a->prompts[i].n_ids > best->n_ids) best = &a->prompts[i];
+    }
+    assert_true(best->n_ids > 16);
+    return best;
+}
+
+/* Two requests, one after the other (max-seqs 1): scores of a beginning, and a short answer. Returns how many failed; what did not has the right bits. */
+static int two_requests(const reference *a, headrace_engine *e, const int32_t *answer) {
+    const support_prompt *p = longest(a);
+    support_run r[2] = {
+        {.ids = a->forced[0], .n_ids = SHORT_IDS, .chunk = 4, .want_logits = true, .may_fail = true},
+        {.ids = p->ids, .n_ids = p->n_ids, .max_tokens = SHORT_TOKENS, .may_fail = true},
+    };
+    int n_failed = 0;
+    support_go(e, r, 2);
+    for (int i = 0; i < 2; i++) {
+        if (r[i].finish == HEADRACE_FINISH_ERROR) {
+            n_failed++;
+            assert_true(r[i].error[0] != '\0' && r[i].status != HEADRACE_OK);
+        } else if (i == 0) {
+            assert_int_equal(r[i].n_rows, SHORT_IDS);
+            assert_memory_equal(r[i].logits, a->runs[0].logits, (size_t)SHORT_IDS * (size_t)r[i].n_vocab * sizeof(float));
+        } else {
+            assert_int_equal(r[i].n_tokens, SHORT_TOKENS);
+            assert_memory_equal(r[i].tokens, answer, SHORT_TOKENS * sizeof *answer);
+        }
+        support_run_free(&r[i]);
+    }
+    return n_failed;
+}
+
+static void faults_of_steps(const reference *a, bool stream) {
+    char device[32];
+    snprintf(device, sizeof device, "%llu", (unsigned long long)((a->least + 1) * a->slot_bytes));
+    posed_clear(gpu);
+    headrace_engine *e = stream ? support_load(fixture, "device", "cuda", "experts", "stream", "device-experts", device, "host-experts", "min", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL)
+                                : support_load(fixture, "device", "cuda", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL);
+    support_run first = {.ids = longest(a)->ids, .n_ids = longest(a)->n_ids, .max_tokens = SHORT_TOKENS};
+    support_go(e, &first, 1);
+    assert_int_equal(first.n_tokens, SHORT_TOKENS);
+    for (size_t f = 0; f < N_KINDS; f++) {
+        int n_fired = 0;
+        for (int64_t k = 0;; k++) {
+            gpu->time = (posed_time)(k % 3);
+            arm(&kinds[f], k);
+            const int n_failed = two_requests(a, e, first.tokens);
+            const bool fired = gpu->n.faults > 0;
+            if (n_failed != fired) fail_msg("%s %lld: %d requests failed", kinds[f].name, (long long)k, n_failed);
+            assert_int_equal(e->model->moe->n_held, 0);
+            posed_clear(gpu);
+            assert_int_equal(two_requests(a, e, first.tokens), 0); /* the next answer is right */
+            if (!fired) break;
+            n_fired++;
+        }
+        print_message("%s: %s: %d faults\n", stream ? "streamed" : "resident", kinds[f].name, n_fired);
+        const bool of_a_step = strcmp(kinds[f].name, "alloc") != 0 && strcmp(kinds[f].name, "pinned") != 0 && strcmp(kinds[f].name, "fence_create") != 0 && strcmp(kinds[f].name, "queue") != 0;
+        const bool of_experts = strncmp(kinds[f].name, "fence", 5) == 0 && !(stream || (a->experts && strcmp(kinds[f].name, "fence_record") == 0));
+        assert_true((n_fired > 0) == (of_a_step && !of_experts)); /* and nothing is allocated in a step */
+    }
+    assert_int_equal(stats_of(e).n_hot_allocations, 0);
+    support_run_free(&first);
+    headrace_free(e);
+    nothing_left(); /* no lease stayed: closing would have said so */
+}
+
+static void every_fault_of_a_step(void **state) {
+    const reference *a = *state;
+    faults_of_steps(a, false);
+    if (a->experts) faults_of_steps(a, true);
+}
+
+/* A step whose failure is only seen later leaves nothing behind: a prompt that begins alike finds no page of it. */
+static void no_page_of_a_failed_step(void **state) {
+    const reference *a = *state;
+    const support_prompt *p = longest(a);
+    int32_t *ids = malloc((size_t)p->n_ids * sizeof *ids);
+    posed_clear(gpu);
+    gpu->time = POSED_LATE;
+    headrace_engine *cpu = support_load(fixture, "device", "cpu", "threads", "1", "prefix-cache", "false", NULL);
+    headrace_engine *e = support_load(fixture, "device", "cuda", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL);
+    int n_fired = 0;
+    memcpy(ids, p->ids, (size_t)p->n_ids * sizeof *ids);
+    for (int64_t k = 0; k < 150; k += 3) {
+        support_run want = {.ids = ids, .n_ids = p->n_ids, .max_tokens = 8}, r = want;
+        ids[1] = 3 + (int32_t)k; /* unknown so far */
+        support_go(cpu, &want, 1);
+        arm(&kinds[1], k);
+        r.may_fail = true;
+        support_go(e, &r, 1);
+        n_fired += gpu->n.faults > 0;
+        assert_int_equal(r.finish == HEADRACE_FINISH_ERROR, gpu->n.faults > 0);
+        posed_clear(gpu);
+        support_run_free(&r);
+        r = (support_run){.ids = ids, .n_ids = p->n_ids, .max_tokens = 8};
+        support_go(e, &r, 1);
+        assert_int_equal(r.n_tokens, want.n_tokens);
+        assert_memory_equal(r.tokens, want.tokens, (size_t)r.n_tokens * sizeof *r.tokens);
+        support_run_free(&r);
+        support_run_free(&want);
+    }
+    assert_true(n_fired > 40);
+    headrace_free(e);
+    headrace_free(cpu);
+    free(ids);
+    nothing_left();
+}
+
+static void every_fault_of_a_load(void **state) {
+    const reference *a = *state;
+    for (int stream = 0; stream <= (a->experts ? 1 : 0); stream++) {
+        const char *const settings[] = {"device", "cuda", "threads", "1", "max-seqs", "2", "experts", stream ? "stream" : "auto", stream ? "device-experts" : NULL, "min", "host-experts", "min", NULL};
+        int n_fired = 0;
+        for (size_t f = 0; f < N_KINDS; f++) {
+            for (int64_t k = 0;; k++) {
+                headrace_engine *e;
+                headrace_error err = {0};
+                gpu->time = (posed_time)(k % 3);
+                arm(&kinds[f], k);
+                const headrace_status rc = try_load(&e, &err, settings);
+                const bool fired = gpu->n.faults > 0;
+                if ((rc == HEADRACE_OK) == fired) fail_msg("%s %lld: %s", kinds[f].name, (long long)k, err.text);
+                posed_clear(gpu);
+                if (rc == HEADRACE_OK) assert_int_equal(same_bits(a, e, 0, 1, 0), 1);
+                if (rc != HEADRACE_OK) assert_true(err.text[0] != '\0');
+                headrace_free(e);
+                nothing_left();
+                if (!fired) break;
+                n_fired++;
+            }
+        }
+        print_message("%s: %d loads failed\n", stream ? "streamed" : "resident", n_fired);
+        assert_true(n_fired > 20);
+    }
+}
+
+/* ---- two models, two devices ---- */
+
+static headrace_engine *load_all_slots(const char *path, const char *device) {
+    return support_load(path, "device", device, "experts", "stream", "device-experts", "all", "host-experts", "min", "threads", "1", "prefix-cache", "false", NULL);
+}
+
+/* Two models on two devices in one process, in turn: nobody clears what the other holds, nobody finds what the other left. */
+static void two_of_each(void **state) {
+    reference *a = *state, *b = NULL;
+    void *other = NULL;
+    const char *const mine = fixture;
+    posed_gpu *second = posed_add(VT_DEVICE_VULKAN), *const first = gpu;
+    assert_non_null(second);
+    fixture = other_fixture;
+    assert_int_equal(run_reference(&other), 0);
+    b = other;
+    for (int round = 0; round < 3; round++) { /* each model on each device, at addresses that the other had before */
+        posed_clear(first);
+        posed_clear(second);
+        headrace_engine *x = load_all_slots(mine, round % 2 == 0 ? "cuda" : "vulkan"), *y = load_all_slots(other_fixture, round % 2 == 0 ? "vulkan" : "cuda");
+        assert_int_equal(same_bits(a, x, 0, 1, 0), 1);
+        assert_int_equal(same_bits(b, y, 0, 1, 0), 1);
+        const headrace_stats sx = stats_of(x), sy = stats_of(y);
+        assert_true(sx.device_expert_misses > 0 && sy.device_expert_misses > 0);
+        const uint64_t allocs = first->n.allocs + second->n.allocs;
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(same_bits(a, x, 0, 1, i), 1);
+            assert_int_equal(same_bits(b, y, 0, 1, i), 1);
+        }
+        assert_int_equal(stats_of(x).device_expert_misses, sx.device_expert_misses); /* all of it was still there */
+        assert_int_equal(stats_of(y).device_expert_misses, sy.device_expert_misses);
+        assert_true(stats_of(x).device_expert_hits > sx.device_expert_hits && stats_of(y).device_expert_hits > sy.device_expert_hits);
+        assert_int_equal(stats_of(x).device_expert_evictions + stats_of(y).device_expert_evictions, 0);
+        assert_int_equal(first->n.allocs + second->n.allocs, allocs);
+        headrace_free(round == 1 ? y : x);
+        assert_int_equal(same_bits(round == 1 ? a : b, round == 1 ? x : y, 0, 2, 0), 2); /* the one that stays */
+        headrace_free(round == 1 ? x : y);
+        nothing_left();
+        gpu = second;
+        nothing_left();
+        gpu = first;
+    }
+    assert_int_equal(free_reference(&other), 0);
+    fixture = mine;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 3) return 2;
+    if (argc != 3 && argc != 4) return 2;
     fixture = argv[1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest bits[] = {cmocka_unit_test(resident), cmocka_unit_test(streamed), cmocka_unit_test(generated)};
-    (void)try_load;
+    const struct CMUnitTest rows[] = {cmocka_unit_test(each_op_removed), cmocka_unit_test(what_is_not_needed), cmocka_unit_test(memory_decides_too)};
+    const struct CMUnitTest faults[] = {cmocka_unit_test(every_fault_of_a_step), cmocka_unit_test(no_page_of_a_failed_step), cmocka_unit_test(every_fault_of_a_load)};
     if (strcmp(argv[2], "bits") == 0) return cmocka_run_group_tests(bits, run_reference, free_reference);
+    if (strcmp(argv[2], "rows") == 0) return cmocka_run_group_tests(rows, run_reference, free_reference);
+    if (strcmp(argv[2], "faults") == 0) return cmocka_run_group_tests(faults, run_reference, free_reference);
+    other_fixture = argc == 4 ? argv[3] : NULL;
+    const struct CMUnitTest two[] = {cmocka_unit_test(two_of_each)};
+    if (strcmp(argv[2], "two") == 0 && argc == 4) return cmocka_run_group_tests(two, run_reference, free_reference);
     return 2;
 }

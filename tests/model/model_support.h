@@ -25,7 +25,7 @@ typedef struct support_run {
     /* in */
     const int32_t *ids;
     int32_t n_ids, max_tokens, chunk;
-    bool want_logits;
+    bool want_logits, may_fail;
     /* out: malloc'd, freed by support_run_free */
     float *logits; /* [n_rows, n_vocab] */
     int32_t n_rows, n_vocab;

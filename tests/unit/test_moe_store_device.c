@@ -22,7 +22,7 @@ static struct posed {
     int n_copies, n_run;
     int at[MAX_FENCES]; /* copies that a fence waits for */
     bool open[MAX_FENCES];
-    int n_fences, n_alive, n_allocs;
+    int n_fences, n_alive, n_allocs, n_syncs;
     int64_t fail_copy, fail_alloc, fail_fence, fail_record; /* the n-th from now on, once; -1: none */
 } gpu;
 
@@ -83,6 +83,7 @@ static status g_fill(void *dev, void *handle, void *dst, int value, size_t bytes
 static status g_sync(void *dev, void *handle) {
     (void)dev;
     (void)handle;
+    gpu.n_syncs++;
     run_copies(gpu.n_copies);
     return STATUS_OK;
 }
@@ -346,6 +347,47 @@ static void faults(void **state) {
     assert_int_equal(n_failed, 9 + 3 + 1 + 4);
 }
 
+/* 24 slots, 10,000 admissions: victims go on being found after the slots are full once, and nothing is allocated or drained for them. */
+static void capacity_24_goes_on(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    rig_stores(&r, 24, 8);
+    uint64_t seed = 5, allocs = 0;
+    int device_allocs = 0, fences = 0, syncs = 0;
+    for (int i = 0; count(r.store).misses < 10000; i++) {
+        int32_t ids[CASE_EXPERTS], sizes[CASE_EXPERTS], at = 0;
+        const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS, n_waves = r.store->waves(r.store, layer, ids, n, sizes);
+        for (int32_t w = 0; w < n_waves; at += sizes[w++]) {
+            expert_lease l;
+            assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
+            while (r.store->next_ready(r.store, &l, &err) == STATUS_OK) {
+                consume(&r, &l);
+                assert_in_range(l.slot, 0, 23);
+                r.store->release(r.store, &l, (vt_fence){0});
+            }
+            assert_true(count(r.store).bytes_resident <= slots(&r.k, 24));
+        }
+        if (i == 20) {
+            assert_int_equal(count(r.store).bytes_resident, slots(&r.k, 24)); /* warm: full */
+            allocs = mem_alloc_count(r.k.m);
+            device_allocs = gpu.n_allocs;
+            fences = gpu.n_fences;
+            syncs = gpu.n_syncs;
+        }
+    }
+    const expert_counters c = count(r.store);
+    assert_int_equal(c.evictions, c.misses - 24);
+    assert_int_equal(c.n_slots, 24);
+    assert_int_equal(mem_alloc_count(r.k.m), allocs);
+    assert_int_equal(gpu.n_allocs, device_allocs);
+    assert_int_equal(gpu.n_fences, fences);
+    assert_int_equal(gpu.n_syncs, syncs);
+    assert_int_equal(syncs, 0);
+    rig_close(&r);
+}
+
 static void too_small(void **state) {
     (void)state;
     rig r;
@@ -363,6 +405,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_bytes_at_every_budget),
         cmocka_unit_test(a_slot_waits_for_its_consumer),
+        cmocka_unit_test(capacity_24_goes_on),
         cmocka_unit_test(faults),
         cmocka_unit_test(too_small),
     };
