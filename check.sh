@@ -110,6 +110,20 @@ get_model() {
     fi
 }
 
+get_vocabularies() {
+    local rc=0
+    tools/get_vocabularies.sh >$out/get_vocabularies.log 2>&1 || rc=$?
+    if [ $rc = 0 ]; then
+        HEADRACE_TEST_VOCABULARIES=$(tail -n 1 $out/get_vocabularies.log)
+        export HEADRACE_TEST_VOCABULARIES
+        echo "real vocabularies: $HEADRACE_TEST_VOCABULARIES"
+        [ -d "$HEADRACE_TEST_VOCABULARIES" ]
+    else
+        tail -n 20 $out/get_vocabularies.log
+        echo "SKIPPED: the test on real vocabularies (they could not be had; the reason is above)"
+    fi
+}
+
 in_chroot() { # NAME COMMAND...: one test
     local name=$1 rc=0
     shift
@@ -152,6 +166,7 @@ if [ "$mode" = default ] || [ "$mode" = full ]; then
     if phase "clang: build" build clang; then
         phase "clang: tests" run_tests clang build/clang -L '^(unit|kernels|fuzz)$' -LE "$not_now"
     fi
+    phase "real vocabularies: get" get_vocabularies
     if phase "real model: get" get_model; then
         phase "real model: tests" run_tests real build -L '^real$'
     fi

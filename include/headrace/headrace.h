@@ -207,6 +207,11 @@ typedef struct headrace_request {
 #define HEADRACE_REQUEST_INIT {.size = sizeof(headrace_request)}
 
 /**
+ * Set temperature, top_k, top_p, min_p and repetition_penalty of *r to what the checkpoint says (generation_config.json, or general.sampling.* of a GGUF); what it does not say is off, and
+ * without a wish to sample the temperature is 0. HEADRACE_FORMAT with every value that cannot be; *r is then as it was.
+ */
+HEADRACE_API headrace_status headrace_model_sampling(const headrace_engine *e, headrace_request *r, headrace_error *err);
+/**
  * Queue a request. Refused at once, by name: an empty prompt without BOS, ids out of range, invalid UTF-8, a parameter out of range or NaN, a prompt that does not leave room
  * for a token in the context, one whose pages could never fit (HEADRACE_DOES_NOT_FIT), and one that finds the queue full (HEADRACE_FULL; each of n answers takes a place). max_tokens is
  * clamped to what the context leaves. A running request may lose its pages to others and be computed again (usage.preemptions); its texts and numbers are the same.

@@ -14,7 +14,7 @@ typedef struct reader {
     bool given[CONFIG_KEY_COUNT]; /* on this command line */
 } reader;
 
-static const char *const command_names[] = {"engine", "complete", "logits", "perplexity", "tokenize", "inspect", "bench", "doctor"};
+static const char *const command_names[] = {"engine", "complete", "logits", "perplexity", "tokenize", "inspect", "bench", "doctor", "plan", "make-model"};
 
 /* "tokenize, bench": which commands take the row. */
 static const char *takers(const config_row *row, char out[CONFIG_NAME_BYTES]) {
@@ -69,7 +69,7 @@ static status read_short(reader *r, const char *arg, error *err) {
         const config_row *row = &config_rows[i];
         if (row->short_flag != arg[1]) continue;
         if (!(row->where & r->where)) {
-            elsewhere = row;
+            if (!elsewhere) elsewhere = row;
             continue;
         }
         char flag[3] = {'-', row->short_flag, 0};

@@ -126,6 +126,22 @@ static void on_event(const headrace_event *event) {
     if (is_live) print_next(all);
 }
 
+static bool is_given(const config *c, config_key key) { return config_origin_of(c, key) != CONFIG_FROM_DEFAULT; }
+
+/* Flags, and where --model-sampling asks for it, the checkpoint's values for those that are not given. */
+static status set_sampling(const completion *all, headrace_request *r, error *err) {
+    const config *c = all->x->c;
+    const bool model = config_bool(c, CONFIG_KEY_MODEL_SAMPLING);
+    headrace_error why = {0};
+    if (model) TRY(session_status(headrace_model_sampling(all->engine, r, &why), &why, err));
+    if (!model || is_given(c, CONFIG_KEY_TEMP)) r->temperature = (float)config_real(c, CONFIG_KEY_TEMP);
+    if (!model || is_given(c, CONFIG_KEY_TOP_K)) r->top_k = (int32_t)config_count(c, CONFIG_KEY_TOP_K);
+    if (!model || is_given(c, CONFIG_KEY_TOP_P)) r->top_p = (float)config_real(c, CONFIG_KEY_TOP_P);
+    if (!model || is_given(c, CONFIG_KEY_MIN_P)) r->min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
+    if (!model || is_given(c, CONFIG_KEY_REPETITION_PENALTY)) r->repetition_penalty = (float)config_real(c, CONFIG_KEY_REPETITION_PENALTY);
+    return STATUS_OK;
+}
+
 static status submit(void *user, size_t i, headrace_id *out, error *err) {
     completion *all = user;
     const config *c = all->x->c;
@@ -143,13 +159,9 @@ static status submit(void *user, size_t i, headrace_id *out, error *err) {
     }
     r.max_tokens = (int32_t)config_count(c, CONFIG_KEY_N_PREDICT);
     r.ignore_end = config_bool(c, CONFIG_KEY_IGNORE_EOS);
-    r.temperature = (float)config_real(c, CONFIG_KEY_TEMP);
-    r.top_k = (int32_t)config_count(c, CONFIG_KEY_TOP_K);
-    r.top_p = (float)config_real(c, CONFIG_KEY_TOP_P);
-    r.min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
+    TRY(set_sampling(all, &r, err));
     r.seed = (uint64_t)config_count(c, CONFIG_KEY_SEED);
     r.chunk = (int32_t)config_count(c, CONFIG_KEY_CHUNK);
-    r.repetition_penalty = (float)config_real(c, CONFIG_KEY_REPETITION_PENALTY);
     r.frequency_penalty = (float)config_real(c, CONFIG_KEY_FREQUENCY_PENALTY);
     r.presence_penalty = (float)config_real(c, CONFIG_KEY_PRESENCE_PENALTY);
     r.min_tokens = (int32_t)config_count(c, CONFIG_KEY_MIN_TOKENS);

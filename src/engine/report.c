@@ -6,6 +6,7 @@
 #include "engine/api_impl.h"
 #include "engine/engine.h"
 #include "engine/plan_replay.h"
+#include "load/generation_config.h"
 #include "model/block_moe.h"
 
 typedef struct report_ctx {
@@ -140,6 +141,25 @@ static void add_plan(report_ctx *r, const headrace_engine *e, const error *refus
     plan_print(p, NULL, r->text);
 }
 
+/* How the checkpoint says that answers are drawn. */
+static void add_sampling(report_ctx *r, const source *src) {
+    generation_config g = {0};
+    error err = {0};
+    json_t *o = json_object();
+    set(r->json, "sampling", o);
+    if (generation_config_read(r->m, src, &g, &err) != STATUS_OK) {
+        add_row(r, "sampling_error", err.text);
+        return;
+    }
+    if (!g.given) return;
+    textbuf_addf(r->text, "%-20s temperature %.9g, top-k %lld, top-p %.9g, min-p %.9g, repetition penalty %.9g\n", "sampling", g.temperature, (long long)g.top_k, g.top_p, g.min_p, g.repetition_penalty);
+    set(o, "temperature", json_real(g.temperature));
+    set(o, "top_k", json_integer(g.top_k));
+    set(o, "top_p", json_real(g.top_p));
+    set(o, "min_p", json_real(g.min_p));
+    set(o, "repetition_penalty", json_real(g.repetition_penalty));
+}
+
 static void add_model(report_ctx *r, const source *src, const model *mo, const tokenizer *tok) {
     const hparams *h = &mo->hp;
     add_row(r, "path", source_path(src));
@@ -159,6 +179,7 @@ static void add_model(report_ctx *r, const source *src, const model *mo, const t
     add_number(r, "bos", tokenizer_bos_id(tok));
     add_row(r, "adds_bos", tokenizer_adds_bos(tok) ? "yes" : "no");
     add_row(r, "chat_template", tokenizer_chat_template(tok) != NULL ? "present" : "none");
+    add_sampling(r, src);
     add_number(r, "tensors", (int64_t)source_n_tensors(src));
     add_dtypes(r, src);
     add_ignored(r, mo);

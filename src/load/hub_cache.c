@@ -53,10 +53,17 @@ static const char *env(const char *name) {
 
 static bool fits(int n) { return n >= 0 && n < PATH_BYTES; }
 
+/* A folder that a variable names, with the home for a leading ~, as the library that fills the cache reads it. */
+static bool named_dir(const char *dir, const char *below, char *out) {
+    const char *home = env("HOME");
+    bool tilde = dir[0] == '~' && (dir[1] == '/' || dir[1] == '\0') && home != NULL;
+    return fits(snprintf(out, PATH_BYTES, "%s%s%s", tilde ? home : "", tilde ? dir + 1 : dir, below));
+}
+
 static bool cache_dir(char *out) {
     const char *dir;
-    if ((dir = env("HF_HUB_CACHE")) != NULL) return fits(snprintf(out, PATH_BYTES, "%s", dir));
-    if ((dir = env("HF_HOME")) != NULL) return fits(snprintf(out, PATH_BYTES, "%s/hub", dir));
+    if ((dir = env("HF_HUB_CACHE")) != NULL) return named_dir(dir, "", out);
+    if ((dir = env("HF_HOME")) != NULL) return named_dir(dir, "/hub", out);
     if ((dir = env("XDG_CACHE_HOME")) != NULL) return fits(snprintf(out, PATH_BYTES, "%s/huggingface/hub", dir));
     if ((dir = env("HOME")) != NULL) return fits(snprintf(out, PATH_BYTES, "%s/.cache/huggingface/hub", dir));
     return false;
@@ -80,6 +87,14 @@ static status commit_of(mem *m, const char *model_dir, const char *revision, cha
     n = strcspn(text, "\r\n");
     if (!take(text, n, COMMIT_BYTES, false, out)) return error_set(err, STATUS_FORMAT, "hub: %s does not hold a commit", path);
     return STATUS_OK;
+}
+
+static bool is_dir(mem *m, const char *path) {
+    os_file *f = NULL;
+    error why = {0};
+    status rc = os_file_open(m, path, &f, &why);
+    os_file_close(f);
+    return rc == STATUS_INVALID; /* it is there and is no file */
 }
 
 static status not_found(const char *name, const hub_name *h, const char *cache, error *err) {
@@ -106,6 +121,10 @@ status hub_cache_find(mem *m, const char *name, char **out, error *err) {
         return error_set(err, STATUS_INVALID, "hub: %s: a path too long", cache);
     rc = os_file_open(m, probe, &f, &why);
     os_file_close(f);
+    if (rc == STATUS_NOT_FOUND && is_dir(m, snapshot)) /* a download that was cut, or of GGUF files */
+        return error_set(err, STATUS_NOT_FOUND,
+                         "hub: %s has no config.json in the cache; name a .gguf of %s, or complete it: hf download %s/%s", name, snapshot,
+                         h.org, h.name);
     if (rc == STATUS_NOT_FOUND) return not_found(name, &h, cache, err);
     if (rc != STATUS_OK) return error_set(err, rc, "%s", why.text);
     *out = mem_strdup(m, MEM_MODEL, snapshot);

@@ -63,3 +63,8 @@ const hparam_row model_common_hparams[] = {
     HPARAM(router_norm, HPARAM_FLAG, "norm_topk_prob", "expert_weights_norm", 0, 1, NAN, 0),
 };
 const size_t model_n_common_hparams = sizeof model_common_hparams / sizeof model_common_hparams[0];
+
+const hparam_row model_window_switch_hparams[MODEL_N_WINDOW_SWITCH_HPARAMS] = {
+    HPARAM_IN(model_window_switch, use, HPARAM_FLAG, "use_sliding_window", NULL, 0, 1, 0, 0),
+    HPARAM_IN(model_window_switch, first_layer, HPARAM_COUNT, "max_window_layers", NULL, 0, 1 << 20, 28, 0),
+};

@@ -162,8 +162,14 @@ const meta_value *model_find(const model *mo, const char *hf, const char *gguf);
 NODISCARD status model_layer_count(const model *mo, const char *hf, const char *gguf, int layer, int64_t otherwise, int64_t *out, error *err);
 /** Every layer alike: full attention (or `window`), one KV group, one rope from the hyper-parameters. */
 NODISCARD status model_layers_uniform(model *mo, int64_t window, error *err);
-/** The same, but the layers before `first`, or those that layer_types names so, are full. Window 0: all are. */
-NODISCARD status model_layers_window_from(model *mo, int64_t window, int64_t first, error *err);
+/** A window that a configuration switches on, and from which layer: own hyper-parameters of families that share these rows. */
+typedef struct model_window_switch {
+    int64_t use, first_layer;
+} model_window_switch;
+enum { MODEL_N_WINDOW_SWITCH_HPARAMS = 2 };
+extern const hparam_row model_window_switch_hparams[MODEL_N_WINDOW_SWITCH_HPARAMS];
+/** Every layer alike, but with a window, where it is on, on the layers from first_layer, or those that layer_types names so. */
+NODISCARD status model_layers_switched_window(model *mo, const model_window_switch *sw, error *err);
 /**
  * Which layers see only a window, into is_window[n_layers]: layer_types, or sliding_window_pattern (every pattern-th layer is full; a GGUF may list them),
  * or else `pattern` (0: none is full).

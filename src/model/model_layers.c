@@ -153,14 +153,15 @@ status model_layers_uniform(model *mo, int64_t window, error *err) {
     return model_group_layers(mo, err);
 }
 
-status model_layers_window_from(model *mo, int64_t window, int64_t first, error *err) {
+status model_layers_switched_window(model *mo, const model_window_switch *sw, error *err) {
     const size_t n_layers = (size_t)mo->hp.n_layers;
+    const int64_t window = sw->use ? mo->hp.window : 0;
     bool *is_window = arena_calloc(mo->arena, n_layers, sizeof *is_window);
     if (is_window == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the layers' kinds");
     TRY(model_layers_uniform(mo, window, err));
     if (window == 0) return STATUS_OK;
     const meta_value *types = model_find(mo, "layer_types", NULL);
-    for (size_t l = 0; l < n_layers; l++) is_window[l] = (int64_t)l >= first;
+    for (size_t l = 0; l < n_layers; l++) is_window[l] = (int64_t)l >= sw->first_layer;
     if (is_given(types)) TRY(layer_types(mo, types, is_window, err));
     for (size_t l = 0; l < n_layers; l++) {
         if (is_window[l]) continue;

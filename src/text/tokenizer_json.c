@@ -480,6 +480,27 @@ static status read_chat_template(tokenizer *t, const source *s, error *err) {
     return STATUS_OK;
 }
 
+static status config_flag(const meta *m, const char *key, bool *out, error *err) {
+    const meta_value *v = meta_find(m, key);
+    *out = false;
+    if (meta_type_of(v) == META_ABSENT || meta_type_of(v) == META_NULL || meta_as_bool(v, out)) return STATUS_OK;
+    return error_set(err, STATUS_FORMAT, "tokenizer: %s is not true or false", key + 1);
+}
+
+/* Tokens around each text are the post-processor's. Where it adds none, tokenizer_config.json may ask for BOS and EOS. */
+static status add_as_configured(tokenizer *t, const meta *m, int32_t bos, int32_t eos, error *err) {
+    bool add_bos, add_eos;
+    TRY(config_flag(m, "@tokenizer_config.add_bos_token", &add_bos, err));
+    TRY(config_flag(m, "@tokenizer_config.add_eos_token", &add_eos, err));
+    if (t->n_prefix > 0 || t->n_suffix > 0) return STATUS_OK;
+    if (add_bos && bos >= 0) {
+        t->prefix[t->n_prefix++] = bos;
+        t->adds_bos = true;
+    }
+    if (add_eos && eos >= 0) t->suffix[t->n_suffix++] = eos;
+    return STATUS_OK;
+}
+
 status tokenizer_from_json(tokenizer *t, const source *s, error *err) {
     char *text = NULL;
     size_t n = 0;
@@ -492,9 +513,10 @@ status tokenizer_from_json(tokenizer *t, const source *s, error *err) {
     rc = tokenizer_from_json_text(t, text, n, err);
     mem_free(t->m, text);
     TRY(rc);
-    int32_t bos = named_token(t, m, "@tokenizer_config.bos_token");
+    int32_t bos = named_token(t, m, "@tokenizer_config.bos_token"), eos = named_token(t, m, "@tokenizer_config.eos_token");
     if (bos >= 0 && !t->adds_bos) t->bos_id = bos;
-    tokenizer_add_end(t, named_token(t, m, "@tokenizer_config.eos_token"));
+    tokenizer_add_end(t, eos);
+    TRY(add_as_configured(t, m, bos, eos, err));
     add_ends(t, meta_find(m, "@generation_config.eos_token_id"));
     add_ends(t, meta_find(m, "eos_token_id"));
     return read_chat_template(t, s, err);

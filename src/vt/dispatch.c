@@ -76,7 +76,7 @@ uint64_t vt_row_runs(const vt_runtime *rt, const char *row_name) {
     for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
         const backend_entry *e = rt->backends[type];
         for (int32_t i = 0; e && i < e->n_rows; i++)
-            if (strcmp(e->rows[i].name, row_name) == 0) n += atomic_load_explicit(&e->runs[i], memory_order_relaxed);
+            if (row_name == NULL || strcmp(e->rows[i].name, row_name) == 0) n += atomic_load_explicit(&e->runs[i], memory_order_relaxed);
     }
     return n;
 }

@@ -143,7 +143,7 @@ const vt_row *vt_find_row(const vt_queue *q, const vt_call *call);
 /** Ask for several at once: all missing ones are listed in one text (one line each). n == 0 is OK. */
 NODISCARD status vt_can_run_all(const vt_queue *q, const vt_need *needs, int32_t n, error *err);
 
-/** Row counters: how often each row of the runtime ran (proof of which kernel a test used). 0 for an unknown name. */
+/** Row counters: how often each row of the runtime ran (proof of which kernel a test used). 0 for an unknown name; NULL: all rows together. */
 uint64_t vt_row_runs(const vt_runtime *rt, const char *row_name);
 
 /**

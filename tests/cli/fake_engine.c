@@ -138,6 +138,12 @@ void headrace_free(headrace_engine *e) {
     free(e);
 }
 
+headrace_status headrace_model_sampling(const headrace_engine *e, headrace_request *r, headrace_error *err) {
+    (void)e, (void)err;
+    r->temperature = 0.5f;
+    return HEADRACE_OK;
+}
+
 headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out) {
     if (out->size != sizeof *out) return HEADRACE_INVALID;
     *out = (headrace_model_info){.size = sizeof *out,

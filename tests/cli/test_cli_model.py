@@ -4,6 +4,7 @@ import array
 import json
 import math
 import os
+import shutil
 import struct
 import sys
 
@@ -185,6 +186,34 @@ class Complete(CliTest):
         result = self.complete("-p", "water", "-n", "4", "-v")
         self.assertEqual(result.out_bytes, self.complete("-p", "water", "-n", "4").out_bytes)
         self.assertIn("headrace: debug: ", result.err)
+
+    def test_model_sampling(self):
+        folder = self.path("sampled")
+        shutil.copytree(FIXTURE, folder)
+
+        def write(**values):
+            path = os.path.join(folder, "generation_config.json")
+            if os.path.exists(path):
+                os.remove(path)
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(values, f)
+
+        def ids(*args):
+            return self.run_cli("complete", "-m", folder, "-p", "water", "-n", "24", "--ignore-eos", "--seed", "3", "--json", *args).json["ids"]
+
+        write(do_sample=True, temperature=3, top_k=40, top_p=0.9, repetition_penalty=1.5)
+        said = ids("--temp", "3", "--top-k", "40", "--top-p", "0.9", "--repetition-penalty", "1.5")
+        greedy = ids("--repetition-penalty", "1.5")
+        self.assertNotEqual(said, greedy)
+        self.assertEqual(ids("--model-sampling"), said)
+        self.assertEqual(ids("--model-sampling", "--temp", "0"), greedy)
+        self.assertEqual(json.loads(self.run_cli("inspect", folder, "--json").out)["sampling"],
+                         {"temperature": 3, "top_k": 40, "top_p": 0.9, "min_p": 0, "repetition_penalty": 1.5})
+        write(temperature=3)  # who does not ask to sample does not
+        self.assertEqual(ids("--model-sampling"), ids())
+        write(do_sample=True, temperature=-1, top_p=7)
+        self.fails(1, "generation_config.top_p: found 7", "complete", "-m", folder, "-p", "water", "--model-sampling")
+        self.assertIn("generation_config.temperature: found -1", self.run_cli("inspect", folder).out)
 
 
 class Reports(CliTest):

@@ -24,7 +24,7 @@ typedef struct memory_file {
 } memory_file;
 
 /* A header of 64 bytes, one tensor of two. */
-static const char good_tensors[] = "\x40\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]}}          \1\2";
+static const char good_tensors[] = "\x40\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]}}         \1\2";
 static const char good_index[] = "{\"weight_map\":{\"a\":\"shard.safetensors\"}}";
 
 static memory_file files[N_FILES] = {{"shard.safetensors", good_tensors, sizeof good_tensors - 1, -1},
@@ -60,11 +60,25 @@ static void set_up(void) {
     }
 }
 
+/* The files as they should be do load; else nothing behind a first check would ever be reached. */
+static void must_load(const char *what) {
+    for (int mode = LOAD_MAP; mode <= LOAD_READ; mode++) {
+        error err = {0};
+        mem *m = NULL;
+        must(mem_create(&m) == STATUS_OK, "mem_create");
+        must(load_probe_path(m, dir.path, (load_mode)mode, &err) == STATUS_OK, what);
+        must(mem_destroy(m) == STATUS_OK, "giving everything back");
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     error err = {0};
     mem *m = NULL;
     if (n == 0) return 0;
-    if (dir.path[0] == '\0') set_up();
+    if (dir.path[0] == '\0') {
+        set_up();
+        must_load("loading files that are as they should be");
+    }
     const memory_file *f = &files[data[0] % N_FILES];
     fill(f, data + 1, n - 1);
     must(mem_create(&m) == STATUS_OK, "mem_create");

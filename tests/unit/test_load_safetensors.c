@@ -378,6 +378,15 @@ static void test_cache(void **state) {
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", dir.path, 1);
     name_fails("org/name", STATUS_NOT_FOUND, "/.cache/huggingface/hub)");
+    setenv("HF_HOME", "~", 1); /* as the library that fills it reads a leading ~ */
+    name_opens("org/name", "/snapshots/abc1");
+    setenv("HF_HUB_CACHE", "~/hub", 1);
+    unsetenv("HF_HOME");
+    name_opens("org/name", "/snapshots/abc1");
+    make_dir("hub/models--org--name/snapshots/0000"); /* what a download of GGUF files, or one that was cut, leaves */
+    name_fails("org/name@lost", STATUS_NOT_FOUND, "name a .gguf of");
+    name_fails("org/name@lost", STATUS_NOT_FOUND, "snapshots/0000");
+    setenv("HF_HUB_CACHE", "", 1);
     unsetenv("HOME");
     name_fails("org/name", STATUS_NOT_FOUND, "HOME is not set");
 }

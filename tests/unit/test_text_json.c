@@ -4,7 +4,7 @@
  * combinations of the sections, and on more than 1 MB of mixed text for the tokenizers of the fixtures; malformed files give errors.
  */
 #include "support/test_case.h"
-#include "support/text_case.h"
+#include "support/text_corpus.h"
 
 #include "text/tokenizer_impl.h"
 
@@ -86,27 +86,6 @@ static void combinations(void **state) {
 
 /* --- the corpus --- */
 
-typedef struct generator {
-    const json_t *snippets;
-    uint64_t state;
-    textbuf text;
-} generator;
-
-static uint64_t draw(generator *g) {
-    g->state = g->state * 6364136223846793005u + 1442695040888963407u;
-    return g->state >> 33;
-}
-
-static void next_text(generator *g) {
-    uint64_t n = 8 + draw(g) % 16;
-    textbuf_clear(&g->text);
-    for (uint64_t i = 0; i < n; i++) {
-        const json_t *s = json_array_get(g->snippets, draw(g) % json_array_size(g->snippets));
-        textbuf_add(&g->text, json_string_value(s), json_string_length(s));
-    }
-    assert_false(g->text.failed);
-}
-
 static tokenizer *open_fixture(const char *name) {
     char path[1024], *text = NULL;
     tokenizer *t = NULL;
@@ -119,37 +98,6 @@ static tokenizer *open_fixture(const char *name) {
     return t;
 }
 
-static void megabyte(const tokenizer *t, const json_t *root, const json_t *hashes, const char *name) {
-    json_int_t n_texts = json_integer_value(json_object_get(root, "texts")),
-               per_hash = json_integer_value(json_object_get(root, "texts_a_hash"));
-    generator g = {.snippets = json_object_get(root, "snippets"), .state = 1};
-    token_list ids;
-    error err = {0};
-    size_t total = 0;
-    textbuf_init(&g.text, m, MEM_REQUEST);
-    token_list_init(&ids, m, MEM_REQUEST);
-    assert_int_equal(json_array_size(hashes), n_texts / per_hash);
-    for (json_int_t i = 0; i < n_texts; i += per_hash) {
-        uint64_t h = 0xcbf29ce484222325u;
-        char hex[20];
-        for (json_int_t k = 0; k < per_hash; k++) {
-            next_text(&g);
-            total += g.text.len;
-            ids.n = 0;
-            if (tokenizer_encode(t, g.text.data, g.text.len, TOKENIZER_BOS_DEFAULT, true, &ids, &err) != STATUS_OK)
-                fail_msg("%s: %s", name, err.text);
-            for (size_t j = 0; j <= ids.n; j++) h = (h ^ (uint64_t)(int64_t)(j < ids.n ? ids.ids[j] : -1)) * 0x100000001b3u;
-        }
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)h);
-        if (strcmp(hex, json_string_value(json_array_get(hashes, (size_t)(i / per_hash)))) != 0)
-            fail_msg("%s: ids of texts %lld to %lld differ", name, (long long)i, (long long)(i + per_hash - 1));
-    }
-    assert_int_equal(total, json_integer_value(json_object_get(root, "bytes")));
-    assert_true(total > 1000000);
-    token_list_deinit(&ids);
-    textbuf_deinit(&g.text);
-}
-
 static void a_megabyte_a_fixture(void **state) {
     (void)state;
     json_t *root = text_case_json("tokenizer_corpus.json"), *hashes;
@@ -158,7 +106,9 @@ static void a_megabyte_a_fixture(void **state) {
     m = test_mem();
     json_object_foreach(json_object_get(root, "hashes"), name, hashes) {
         tokenizer *t = open_fixture(name);
-        megabyte(t, root, hashes, name);
+        size_t total = text_corpus_compare(m, root, NULL, hashes, t, TOKENIZER_BOS_DEFAULT, name);
+        assert_int_equal(total, json_integer_value(json_object_get(root, "bytes")));
+        assert_true(total > 1000000);
         tokenizer_close(t);
         n++;
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Mirrors src/: one block a layer.
 # load
-foreach(name gguf gguf_hostile safetensors safetensors_hostile json_doc faults hparams bind)
+foreach(name gguf gguf_hostile safetensors safetensors_hostile json_doc faults hparams bind generation)
   headrace_test(test_load_${name} unit hr_load test_support test_load_probe)
 endforeach()
 headrace_test(test_load_real unit hr_load)
@@ -30,15 +30,15 @@ foreach(test plan plan_experts plan_device sample adjust stop)
   headrace_test(test_engine_${test} unit hr_engine hr_base)
 endforeach()
 # text
-foreach(name bytes pattern gguf hostile json work)
+foreach(name bytes pattern gguf hostile json folder work)
   if(TARGET hr_text AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_text_${name}.c)
     headrace_test(test_text_${name} unit hr_text test_support)
   endif()
 endforeach()
-if(TARGET hr_text AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_text_real.c)
-  headrace_test(test_text_real unit hr_text test_support)
-  set_tests_properties(test_text_real PROPERTIES LABELS real)
-endif()
+foreach(name real vocabularies)
+  headrace_test(test_text_${name} unit hr_text test_support)
+  set_tests_properties(test_text_${name} PROPERTIES LABELS real)
+endforeach()
 # moe
 foreach(name policy store_stream store_device reader trace)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_moe_${name}.c)

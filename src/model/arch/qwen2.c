@@ -3,15 +3,6 @@
 #include "model/block.h"
 #include "model/weight_rows.h"
 
-typedef struct qwen2 {
-    int64_t use_window, first_window_layer;
-} qwen2;
-
-static const hparam_row own_hparams[] = {
-    HPARAM_IN(qwen2, use_window, HPARAM_FLAG, "use_sliding_window", NULL, 0, 1, 0, 0),
-    HPARAM_IN(qwen2, first_window_layer, HPARAM_COUNT, "max_window_layers", NULL, 0, 1 << 20, 28, 0),
-};
-
 static const weight_row weights[] = {
     ROWS_MODEL(WEIGHT_AS_IS),
     ROWS_PRE_NORM,
@@ -21,9 +12,8 @@ static const weight_row weights[] = {
 };
 
 static status configure(model *m, error *err) {
-    const qwen2 *own = m->priv;
     TRY(model_require_activation(m, "silu|swish", err));
-    return model_layers_window_from(m, own->use_window ? m->hp.window : 0, own->first_window_layer, err);
+    return model_layers_switched_window(m, m->priv, err);
 }
 
 static const char *const hf_names[] = {"Qwen2ForCausalLM", "qwen2", NULL};
@@ -33,9 +23,9 @@ const arch arch_qwen2 = {
     .name = "qwen2",
     .hf_names = hf_names,
     .gguf_names = gguf_names,
-    .own_hparams = own_hparams,
-    .n_own_hparams = sizeof own_hparams / sizeof own_hparams[0],
-    .own_bytes = sizeof(qwen2),
+    .own_hparams = model_window_switch_hparams,
+    .n_own_hparams = MODEL_N_WINDOW_SWITCH_HPARAMS,
+    .own_bytes = sizeof(model_window_switch),
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
