@@ -435,7 +435,9 @@ static uint64_t p_caps(void *dev) { return ((posed_device *)dev)->gpu->caps; }
 static void p_describe(void *dev, char *text, size_t n) { snprintf(text, n, "posed %s", vt_device_type_name(((posed_device *)dev)->gpu->type)); }
 
 static status p_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
-    const posed_gpu *g = ((posed_device *)dev)->gpu;
+    posed_gpu *g = ((posed_device *)dev)->gpu;
+    if (g->probes == 0) g->free_bytes = g->free_then;
+    if (g->probes >= 0) g->probes--;
     *free_bytes = g->free_bytes;
     *total_bytes = g->total_bytes;
     return STATUS_OK;
@@ -459,7 +461,7 @@ posed_gpu *posed_add(vt_device_type type) {
     if (n_posed == POSED_MAX) return NULL;
     struct posed *p = &posed[n_posed];
     memset(p, 0, sizeof *p);
-    p->gpu = (posed_gpu){.type = type, .total_bytes = (uint64_t)512 << 20, .free_bytes = (uint64_t)256 << 20, .caps = VT_CAP_BIT(VT_CAP_ASYNC_COPY), .time = POSED_MIXED, .seed = 7};
+    p->gpu = (posed_gpu){.type = type, .total_bytes = (uint64_t)512 << 20, .free_bytes = (uint64_t)256 << 20, .caps = VT_CAP_BIT(VT_CAP_ASYNC_COPY), .time = POSED_MIXED, .seed = 7, .probes = -1};
     posed_clear(&p->gpu);
     p->vtable = (vt_backend){
         .size = sizeof(vt_backend),

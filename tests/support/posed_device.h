@@ -37,6 +37,8 @@ typedef enum posed_time { POSED_LATE, POSED_SOON, POSED_MIXED } posed_time;
 typedef struct posed_gpu {
     vt_device_type type;
     uint64_t free_bytes, total_bytes; /* what memory_info says; 0: unknown */
+    int64_t probes;                   /* after so many more answers free_bytes is free_then; -1: never */
+    uint64_t free_then;
     uint64_t caps;
     posed_time time;
     uint64_t seed;                    /* POSED_MIXED */
