@@ -277,6 +277,15 @@ HEADRACE_API void headrace_text_free(char *text);
 /* ---- looking at things ---- */
 
 typedef enum headrace_report { HEADRACE_REPORT_MODEL, HEADRACE_REPORT_TENSORS, HEADRACE_REPORT_KERNELS, HEADRACE_REPORT_DOCTOR, HEADRACE_REPORT_PLAN } headrace_report;
+typedef struct headrace_pack_result {
+    uint32_t size;
+    uint64_t n_records, n_resumed, file_bytes;
+} headrace_pack_result;
+/**
+ * Write the experts of the model that c names to path, each as one aligned record with a checksum, for streaming with the setting expert-bank. A call that was interrupted is gone on with. STATUS
+ * values as of a load; progress may be NULL.
+ */
+HEADRACE_API headrace_status headrace_pack(const headrace_config *c, const char *path, headrace_progress *progress, void *user, headrace_pack_result *out, headrace_error *err);
 /**
  * Text or JSON. MODEL, TENSORS and PLAN read headers only. PLAN: what a load with these settings would take and whether it fits, whatever else runs; "machine" names another machine. Where it
  * does not fit the status says so and *text is there all the same (NULL it first). Free with headrace_text_free.

@@ -38,7 +38,8 @@ enum {
     CONFIG_BENCH = 1u << 6,
     CONFIG_DOCTOR = 1u << 7,
     CONFIG_PLAN = 1u << 8,
-    CONFIG_MAKE_MODEL = 1u << 9
+    CONFIG_MAKE_MODEL = 1u << 9,
+    CONFIG_PACK = 1u << 10
 };
 
 /* One enumerator per row, in the order of the table. */

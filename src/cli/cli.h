@@ -34,7 +34,7 @@ typedef struct cli_command {
     status (*run)(cli *x, error *err);
 } cli_command;
 
-extern const cli_command cmd_complete, cmd_logits, cmd_perplexity, cmd_tokenize, cmd_inspect, cmd_bench, cmd_doctor, cmd_plan, cmd_make_model;
+extern const cli_command cmd_complete, cmd_logits, cmd_perplexity, cmd_tokenize, cmd_inspect, cmd_bench, cmd_doctor, cmd_plan, cmd_make_model, cmd_pack;
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DOES_NOT_FIT = 3, EXIT_NOT_NOW = 4 };
 

@@ -9,7 +9,7 @@
 #include "cli/progress_line.h"
 
 static const cli_command *const commands[] = {&cmd_complete, &cmd_logits, &cmd_perplexity, &cmd_tokenize,
-                                              &cmd_inspect,  &cmd_plan,   &cmd_bench,      &cmd_doctor,     &cmd_make_model};
+                                              &cmd_inspect,  &cmd_plan,   &cmd_bench,      &cmd_doctor,     &cmd_make_model, &cmd_pack};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 int cli_exit_code(status code) {

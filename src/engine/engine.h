@@ -89,6 +89,8 @@ NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *
 NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err);
 /** Adds what e->plan.experts will take to e->plan. */
 void engine_experts_count(headrace_engine *e);
+/* --expert-bank: experts from there. */
+NODISCARD status engine_experts_use_bank(headrace_engine *e, const config *c, error *err);
 /* Recording and replaying of routing, as the settings say; to be passed to the model. */
 NODISCARD status engine_routing_open(headrace_engine *e, const config *c, bool run, error *err);
 void engine_routing_options(headrace_engine *e, model_options *mo);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "model/block_moe.h"
+#include "moe/expert_pack.h"
 #include "moe/expert_reader.h"
 
 static load_mode load_setting(const config *c) {
@@ -46,6 +47,12 @@ static status check_request(const headrace_engine *e, const config *c, const pla
     if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
     if (!host && r->load == LOAD_MAP) return error_set(err, STATUS_UNSUPPORTED, "config: --load map: %s computes in memory of its own, where nothing stays mapped", e->device_name);
     return STATUS_OK;
+}
+
+status engine_experts_use_bank(headrace_engine *e, const config *c, error *err) {
+    if (config_text(c, CONFIG_KEY_EXPERT_BANK) == NULL) return STATUS_OK;
+    if (!e->model->moe->any) return error_set(err, STATUS_INVALID, "config: --expert-bank: %s has no experts", e->model->arch->name);
+    return expert_pack_use(&e->model->moe->bank, e->model->arena, e->m, err);
 }
 
 /* 0: as found best, else expert_read_way + 1. */

@@ -22,7 +22,7 @@ enum {
 status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err) {
     const char *path = config_text(c, CONFIG_KEY_MODEL);
     if (path == NULL || path[0] == '\0') return error_set(err, STATUS_INVALID, "config: no model is given (--model PATH)");
-    const source_options so = {.mode = LOAD_READ, .progress = progress, .progress_ctx = user};
+    const source_options so = {.mode = LOAD_READ, .progress = progress, .progress_ctx = user, .extra_path = config_text(c, CONFIG_KEY_EXPERT_BANK)};
     return source_open(m, path, &so, out, err);
 }
 
@@ -354,6 +354,7 @@ static status allocate_step(headrace_engine *e, error *err) {
 static status load_headers(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
     TRY(model_open(e->m, e->src, &e->model, err));
+    TRY(engine_experts_use_bank(e, c, err));
     const tokenizer_options to = {.n_vocab_model = e->model->hp.n_vocab};
     TRY(tokenizer_open(e->m, e->src, &to, &e->tok, err));
     return open_runtime(e, c, err);

@@ -181,6 +181,7 @@ static status open_into(source *s, const char *path, error *err) {
     TRY(detect(s, err));
     TRY(s->format->open(s, s->path, err));
     TRY(check_layout(s, err));
+    if (s->opt.extra_path != NULL) TRY(source_add_file(s, s->opt.extra_path, &s->extra_file, err));
     s->maps = mem_calloc(s->m, MEM_MODEL, s->n_files, sizeof s->maps[0]);
     s->loaded = mem_calloc(s->m, MEM_MODEL, s->n_tensors, sizeof s->loaded[0]);
     if (s->maps == NULL || s->loaded == NULL) return error_set(err, STATUS_NO_MEMORY, "load: no memory for %zu tensors", s->n_tensors);
@@ -244,6 +245,10 @@ size_t source_n_tensors(const source *s) { return s->n_tensors; }
 const tensor_info *source_tensor(const source *s, size_t i) { return i < s->n_tensors ? &s->tensors[i] : NULL; }
 size_t source_n_files(const source *s) { return s->n_files; }
 const os_file *source_file(const source *s, size_t i) { return i < s->n_files ? s->files[i] : NULL; }
+bool source_extra_file(const source *s, uint32_t *file) {
+    if (s->opt.extra_path != NULL) *file = s->extra_file;
+    return s->opt.extra_path != NULL;
+}
 bool source_is_plain(const source *s) { return s->read == read_file; }
 bool source_is_mapped(const source *s) { return s->mapped; }
 

@@ -47,6 +47,7 @@ struct source {
     source_read_fn *read;
     void *read_ctx;
     source_options opt;
+    uint32_t extra_file; /* opt.extra_path */
     pthread_t opener;
     pthread_mutex_t lock; /* guards loaded and done_bytes */
     bool lock_made;

@@ -41,6 +41,7 @@ typedef struct expert_layer {
     int32_t n_groups;
     size_t slot_bytes;          /* all parts with their alignment */
     size_t padded_bytes;        /* of a padded slot (expert_slot.h) */
+    uint64_t first_packed;      /* of the layer's records in a packed bank */
     size_t file_bytes;          /* of one expert, without alignment */
     expert_span *spans;         /* [n_experts * n_parts] */
 } expert_layer;
@@ -52,6 +53,8 @@ typedef struct expert_bank {
     size_t max_slot_bytes;      /* of the largest layer */
     size_t stream_slot_bytes;   /* of a slot of the stream store: padded where experts are large */
     bool padded;
+    const struct expert_pack_entry *packed; /* NULL, or the records of a packed bank (expert_pack.h), in this file */
+    uint32_t packed_file;
     int32_t max_top_k, max_experts;
     uint64_t total_bytes;       /* all experts of all layers */
 } expert_bank;

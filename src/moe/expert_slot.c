@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "moe/expert_pack.h"
+
 static const size_t PAGE = EXPERT_PAGE_BYTES;
 
 static const expert_span *span_of(const expert_layer *el, int32_t expert, int32_t part) { return &el->spans[(size_t)expert * (size_t)el->n_parts + (size_t)part]; }
@@ -51,6 +53,11 @@ static size_t aligned_place(const expert_layer *el, const expert_group *g, int32
 
 int32_t expert_slot_ranges(const expert_bank *b, int32_t layer, int32_t expert, uint8_t *slot, expert_range *ranges) {
     const expert_layer *el = &b->layers[layer];
+    if (b->packed != NULL) {
+        const expert_pack_entry *record = &b->packed[el->first_packed + (uint64_t)expert];
+        ranges[0] = (expert_range){.file = b->packed_file, .off = record->off, .n_bytes = record->n_bytes, .dst = slot};
+        return 1;
+    }
     if (!b->padded) return compact_ranges(el, expert, slot, ranges);
     for (int32_t i = 0; i < el->n_groups; i++) {
         const expert_group *g = &el->groups[i];
@@ -62,7 +69,7 @@ int32_t expert_slot_ranges(const expert_bank *b, int32_t layer, int32_t expert, 
 
 void expert_slot_settle(const expert_bank *b, int32_t layer, int32_t expert, uint8_t *slot) {
     const expert_layer *el = &b->layers[layer];
-    for (int32_t i = 0; b->padded && i < el->n_groups; i++) {
+    for (int32_t i = 0; b->padded && b->packed == NULL && i < el->n_groups; i++) {
         const expert_group *g = &el->groups[i];
         if (!lies_badly(el, g, expert)) continue;
         size_t from = arrival(el, g, expert) + g->n_bytes;
@@ -76,8 +83,9 @@ void expert_slot_settle(const expert_bank *b, int32_t layer, int32_t expert, uin
 
 void expert_slot_parts(const expert_bank *b, int32_t layer, int32_t expert, const uint8_t *slot, const void **part) {
     const expert_layer *el = &b->layers[layer];
-    for (int32_t p = 0; !b->padded && p < el->n_parts; p++) part[p] = slot + el->parts[p].slot_off;
-    for (int32_t i = 0; b->padded && i < el->n_groups; i++) {
+    const bool by_group = b->padded && b->packed == NULL;
+    for (int32_t p = 0; !by_group && p < el->n_parts; p++) part[p] = slot + el->parts[p].slot_off;
+    for (int32_t i = 0; by_group && i < el->n_groups; i++) {
         const expert_group *g = &el->groups[i];
         const bool moved = lies_badly(el, g, expert);
         size_t at = arrival(el, g, expert);

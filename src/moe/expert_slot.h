@@ -6,6 +6,8 @@
  * a group has an area of whole pages with a page to spare on both sides, in which it lies at the file's own offset within a page. So one read brings a group, whatever its alignment,
  * and nothing is copied. A part whose address does not suit its elements is moved, after the read, to where the part would be without all this.
  *
+ * Of a packed bank (expert_pack.h), a record: whole pages, one read, compact.
+ *
  * Pure; knows no reader.
  */
 #ifndef HEADRACE_MOE_EXPERT_SLOT_H

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "moe/expert_pack.h"
 #include "moe/expert_policy.h"
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_seen.h"
@@ -121,7 +122,8 @@ static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *le
 /* A fill is over: the bytes count when all came; a slot whose fill failed is empty. The slot stays protected when it succeeded. */
 static status finish_fill(stream_store *s, int32_t i, error *err) {
     const fill *f = &s->fills[i];
-    const status rc = expert_reader_outcome(s->reader, i, err);
+    status rc = expert_reader_outcome(s->reader, i, err);
+    if (rc == STATUS_OK && s->base.bank->packed != NULL) rc = expert_pack_check(s->base.bank, f->layer, f->expert, slot_at(s, f->slot), err);
     s->free_fills[s->n_free_fills++] = i;
     if (rc == STATUS_OK) {
         s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;

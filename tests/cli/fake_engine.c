@@ -361,6 +361,15 @@ void headrace_text_free(char *text) { free(text); }
 
 /* ---- reports: what was asked, and every setting that came through ---- */
 
+headrace_status headrace_pack(const headrace_config *c, const char *path, headrace_progress *progress, void *user, headrace_pack_result *out, headrace_error *err) {
+    (void)c;
+    (void)path;
+    (void)progress;
+    (void)user;
+    (void)out;
+    return say(err, HEADRACE_FAILED, "fake: nothing to pack");
+}
+
 headrace_status headrace_inspect(const headrace_config *c, headrace_report what, bool json, char **text, headrace_error *err) {
     static const char *const names[] = {"model", "tensors", "kernels", "doctor"};
     char *out = calloc(1, 16384);

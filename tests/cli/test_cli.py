@@ -12,7 +12,7 @@ import sys
 
 from cli_runner import BINARY, CliTest, environment, main  # noqa: F401  (environment: for the terminal runs)
 
-COMMANDS = ("complete", "logits", "perplexity", "tokenize", "inspect", "plan", "bench", "doctor", "make-model")
+COMMANDS = ("complete", "logits", "perplexity", "tokenize", "inspect", "plan", "bench", "doctor", "make-model", "pack")
 N_VOCAB, BOS, END = 300, 256, 257
 
 

@@ -127,6 +127,37 @@ static void every_budget(void **state) {
     assert_int_equal(compared, 6 * (1 + 2 + 3 + 4 + 5));
 }
 
+/* From a packed bank: one read an expert, the same bits; and with resident experts, which leave it alone. */
+static void packed(void **state) {
+    const resident *a = *state;
+    const sizes s = read_sizes();
+    char dir[] = "/tmp/headrace-bank-XXXXXX", path[64], size[32];
+    headrace_config *c = NULL;
+    headrace_error err = {0};
+    headrace_pack_result made = {.size = sizeof made};
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/bank", dir);
+    assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
+    assert_int_equal(headrace_config_set(c, "model", fixture, &err), HEADRACE_OK);
+    if (headrace_pack(c, path, NULL, NULL, &made, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+    headrace_config_destroy(c);
+    assert_int_equal(made.n_records, s.all);
+    long compared = 0;
+    for (int b = 0; b < 3; b++) {
+        /* a slot of a bank is whole pages: as many as make a third of the experts, or all */
+        snprintf(size, sizeof size, "%llu", (unsigned long long)((s.all / 3 > s.least ? s.all / 3 : s.least) * ((s.slot_bytes + 4095) / 4096 * 4096)));
+        headrace_engine *e = support_load(fixture, "experts", b == 2 ? "resident" : "stream", b == 2 ? "ctx" : "host-experts", b == 0 ? "min" : b == 1 ? size : "0", "expert-bank", path, "threads", "2", NULL);
+        for (int n = 1; n <= MOST_TOGETHER; n += 2) compared += same_bits(a, e, n, n, 0);
+        const headrace_stats st = stats_of(e);
+        assert_true(b == 2 ? st.expert_misses == 0 : st.expert_misses > 0 && st.expert_evictions > 0);
+        if (b < 2) assert_int_equal(st.expert_reads, st.expert_misses);
+        headrace_free(e);
+    }
+    assert_int_equal(compared, 3 * (1 + 3 + 5));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static headrace_status try_load(headrace_error *err, const char *experts, const char *host, const char *load) {
     headrace_config *c = NULL;
     headrace_engine *e = NULL;
@@ -274,7 +305,7 @@ int main(int argc, char **argv) {
     prompts_dir = argv[argc - 1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     const struct CMUnitTest of_files[] = {
-        cmocka_unit_test(every_budget),
+        cmocka_unit_test(every_budget), cmocka_unit_test(packed),
         cmocka_unit_test(settings_that_cannot_be),
         cmocka_unit_test(every_allocation_of_the_load),
     };

@@ -440,7 +440,7 @@ static void test_modes(void **state) {
     write_plain("modes.gguf");
     for (int mode = LOAD_AUTO; mode <= LOAD_READ; mode++) {
         progress_log seen = {0};
-        source_options opt = {(load_mode)mode, log_progress, &seen};
+        source_options opt = {.mode = (load_mode)mode, .progress = log_progress, .progress_ctx = &seen};
         source *s = NULL;
         error err = {0};
         mem_usage u;

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "load/source_impl.h"
+#include "moe/expert_pack.h"
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_store.h"
 #include "support/gguf_writer.h"
@@ -486,6 +488,150 @@ static void no_expert_is_read_at_load(void **state) {
     close_case(&k);
 }
 
+/* ---- packed ---- */
+
+static void put_byte(const char *path, uint64_t off, int flip) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
+    const int c = fgetc(f);
+    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
+    assert_int_not_equal(fputc(c ^ flip, f), EOF);
+    fclose(f);
+}
+
+/* The same bank over a source that has the packed file beside it. */
+static status open_packed(reader_case *k, const char *bank_path, expert_bank *packed, source **src, error *err) {
+    const source_options so = {.mode = LOAD_READ, .extra_path = bank_path};
+    TRY(source_open(k->m, k->path, &so, src, err));
+    *packed = k->bank;
+    packed->src = *src;
+    packed->layers = arena_calloc(k->a, LAYERS, sizeof *packed->layers);
+    memcpy(packed->layers, k->bank.layers, LAYERS * sizeof *packed->layers);
+    const status rc = expert_pack_use(packed, k->a, k->m, err);
+    if (rc != STATUS_OK) source_close(*src);
+    return rc;
+}
+
+static void a_packed_bank(void **state) {
+    (void)state;
+    reader_case k, other;
+    char path[SCRATCH_PATH_BYTES];
+    open_case(&k);
+    scratch_dir_path(&k.dir, "bank", path);
+    error err = {0};
+    expert_pack_result made;
+    if (expert_pack_write(k.m, &k.bank, path, NULL, NULL, &made, &err) != STATUS_OK) fail_msg("%s", err.text);
+    assert_int_equal(made.n_records * 1000 + made.n_resumed, LAYERS * EXPERTS * 1000);
+    expert_bank packed;
+    source *src;
+    if (open_packed(&k, path, &packed, &src, &err) != STATUS_OK) fail_msg("%s", err.text);
+    for (int way = 0; way < ALL_WAYS; way++) {
+        expert_store *s;
+        const expert_stream_options opt = {.budget_bytes = 5 * packed.stream_slot_bytes, .read_way = way + 1};
+        if (expert_store_stream_create(k.m, &packed, &opt, &s, &err) != STATUS_OK) fail_msg("%s", err.text);
+        sweep(s, 3);
+        const expert_counters c = count(s);
+        assert_true(c.evictions > 0 && c.reads == c.misses); /* one read each */
+        /* a bit falls over: that expert alone, by name; and it is asked for again afterwards */
+        const uint64_t at = packed.packed[packed.layers[1].first_packed + 5].off + 60000;
+        put_byte(path, at, 16);
+        assert_int_equal(run_set(s, 1, all + 2, 4, &err), 1);
+        assert_contains(err.text, "expert 5 of layer 1");
+        assert_contains(err.text, "is damaged: expected checksum");
+        put_byte(path, at, 16);
+        good_set(s, 1, all + 2, 4);
+        assert_int_equal(s->close(s), STATUS_OK);
+    }
+    source_close(src);
+    /* refused: damage in head or table, a file cut short, another version, another checkpoint */
+    static const struct {
+        uint64_t at;
+        const char *says;
+    } damage[] = {{0, "no packed bank"}, {7, "another version"}, {9, "another checkpoint"}, {20, "another checkpoint"}, {25, "table is damaged"}, {4096 + 17, "table is damaged"}};
+    for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
+        put_byte(path, damage[i].at, 4);
+        assert_int_equal(open_packed(&k, path, &packed, &src, &err), STATUS_FORMAT);
+        assert_contains(err.text, damage[i].says);
+        put_byte(path, damage[i].at, 4);
+    }
+    assert_int_equal(truncate(path, (off_t)made.file_bytes - 4096), 0);
+    assert_int_equal(open_packed(&k, path, &packed, &src, &err), STATUS_FORMAT);
+    assert_contains(err.text, "are not those of a whole bank");
+    assert_int_equal(truncate(path, 5000), 0);
+    assert_int_equal(open_packed(&k, path, &packed, &src, &err), STATUS_FORMAT);
+    open_case(&other);
+    ((expert_span *)other.bank.layers[0].spans)[0].tensor = source_find(other.src, "dense");
+    scratch_dir_path(&other.dir, "bank", path);
+    assert_int_equal(expert_pack_write(other.m, &other.bank, path, NULL, NULL, &made, &err), STATUS_OK);
+    assert_int_equal(open_packed(&k, path, &packed, &src, &err), STATUS_FORMAT);
+    assert_contains(err.text, "another checkpoint");
+    close_case(&other);
+    close_case(&k);
+}
+
+/* Interrupted after each number of reads of the checkpoint: the next call goes on, and the file is the same. */
+static int n_pack_reads, pack_reads_left = -1;
+static status failing_read(void *ctx, const os_file *f, uint64_t off, void *dst, size_t n, error *err) {
+    (void)ctx;
+    n_pack_reads++;
+    if (pack_reads_left >= 0 && pack_reads_left-- == 0) return error_set(err, STATUS_IO, "os: the test ends it here");
+    return os_file_read(f, off, dst, n, err);
+}
+
+static char *whole_file(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *p = test_malloc(*n);
+    assert_int_equal(fread(p, 1, *n, f), *n);
+    fclose(f);
+    return p;
+}
+
+static void packing_goes_on(void **state) {
+    (void)state;
+    reader_case k;
+    char path[SCRATCH_PATH_BYTES], again[SCRATCH_PATH_BYTES], partial[SCRATCH_PATH_BYTES + 16];
+    open_case(&k);
+    scratch_dir_path(&k.dir, "bank", path);
+    scratch_dir_path(&k.dir, "again", again);
+    snprintf(partial, sizeof partial, "%s.partial", again);
+    error err = {0};
+    expert_pack_result made;
+    assert_int_equal(expert_pack_write(k.m, &k.bank, path, NULL, NULL, &made, &err), STATUS_OK);
+    size_t n, n_again;
+    char *good = whole_file(path, &n);
+    source *src;
+    const source_options so = {.mode = LOAD_READ};
+    assert_int_equal(source_open_with(k.m, k.path, &so, failing_read, NULL, &src, &err), STATUS_OK);
+    expert_bank bank = k.bank;
+    bank.src = src;
+    for (int stop = 3; stop < LAYERS * EXPERTS * PARTS; stop += 11) {
+        pack_reads_left = stop;
+        assert_int_equal(expert_pack_write(k.m, &bank, again, NULL, NULL, &made, &err), STATUS_IO);
+        assert_int_equal(access(again, F_OK), -1);
+        if (stop > 2 * EXPERTS * PARTS) put_byte(partial, 4096 * 40, 1); /* what was written is damaged meanwhile: it is written anew */
+        pack_reads_left = -1;
+        n_pack_reads = 0;
+        assert_int_equal(expert_pack_write(k.m, &bank, again, NULL, NULL, &made, &err), STATUS_OK);
+        const int kept = stop / (EXPERTS * PARTS) * EXPERTS - (stop > 2 * EXPERTS * PARTS ? 1 : 0);
+        assert_int_equal(made.n_resumed, kept);
+        assert_int_equal(n_pack_reads, (LAYERS * EXPERTS - kept) * PARTS);
+        char *bytes = whole_file(again, &n_again);
+        assert_int_equal(n_again, n);
+        assert_memory_equal(bytes, good, n);
+        test_free(bytes);
+        assert_int_equal(access(partial, F_OK), -1);
+        assert_int_equal(unlink(again), 0);
+    }
+    test_free(good);
+    source_close(src);
+    close_case(&k);
+}
+
 static void every_failing_allocation(void **state) {
     (void)state;
     reader_case k;
@@ -524,7 +670,7 @@ int main(void) {
         cmocka_unit_test(right_bytes_by_each_way),      cmocka_unit_test(neighbours_are_one_read),       cmocka_unit_test(short_and_interrupted_reads_go_on),
         cmocka_unit_test(a_read_error_fails_one_expert), cmocka_unit_test(a_file_cut_short),             cmocka_unit_test(a_late_read_holds_up_nobody),
         cmocka_unit_test(cancel_in_mid_wave),           cmocka_unit_test(what_is_refused_is_not_chosen), cmocka_unit_test(no_expert_is_read_at_load),
-        cmocka_unit_test(every_failing_allocation),
+        cmocka_unit_test(a_packed_bank),                cmocka_unit_test(packing_goes_on),               cmocka_unit_test(every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
