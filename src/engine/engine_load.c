@@ -197,6 +197,8 @@ static status read_machine(headrace_engine *e, const config *c, bool pure, plan_
         TRY(plan_machine_pose(config_text(c, CONFIG_KEY_MACHINE), pm, err));
     }
     if ((caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) == 0 && pm->pool == PLAN_POOL_HOST) pm->pool = (caps & VT_CAP_BIT(VT_CAP_UNIFIED)) != 0 ? PLAN_POOL_SHARED : PLAN_POOL_OWN;
+    const uint64_t most = config_bytes(c, CONFIG_KEY_MEM);
+    if (most > 0 && (pm->total_bytes == 0 || most < pm->total_bytes)) pm->total_bytes = most; /* as if that were all there is */
     pm->device_budget_bytes = config_bytes(c, CONFIG_KEY_DEVICE_MEM);
     e->machine = *pm;
     e->plan.pool = pm->pool;

@@ -300,6 +300,18 @@ static status report_kernels(report_ctx *r, error *err) {
     return STATUS_OK;
 }
 
+/* What streamed experts would be read with. A refusal's text names what would help. */
+static void add_io(report_ctx *r) {
+    error why = {0};
+    os_ring *ring;
+    if (os_ring_create(r->m, 4, &ring, &why) != STATUS_OK) {
+        add_row(r, "io_uring", why.text);
+        return;
+    }
+    add_row(r, "io_uring", "yes");
+    os_ring_destroy(ring);
+}
+
 static status report_doctor(report_ctx *r, error *err) {
     char cpu[128];
     os_memory om;
@@ -322,6 +334,7 @@ static status report_doctor(report_ctx *r, error *err) {
     } else {
         add_bytes(r, "memlock_limit", om.memlock_bytes, "none");
     }
+    add_io(r);
     const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
     TRY(vt_runtime_create(r->m, &ro, &rt, err));
     textbuf_init(&devices, r->m, MEM_PROCESS);

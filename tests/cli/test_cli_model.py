@@ -247,6 +247,7 @@ class Reports(CliTest):
     def test_doctor(self):
         facts = json.loads(self.run_cli("doctor", "--json").out)
         self.assertGreaterEqual(facts["cores"], 1)
+        self.assertTrue(facts["io_uring"] == "yes" or "no io_uring" in facts["io_uring"])
         self.assertIn(facts["processor"], self.run_cli("doctor").out)
         self.assertEqual(facts["compute_threads"], facts["cores"])
         self.assertEqual(json.loads(self.run_cli("doctor", "-t", "7", "--json").out)["compute_threads"], 7)
@@ -354,6 +355,34 @@ class MakeModel(CliTest):
         self.assertAlmostEqual(plan["budgets"][0]["steps_per_s"], 1 / (dense / (10 << 30) + experts / (1 << 30)), delta=0.01)
         self.fails(2, "is of 4 layers of 32 experts", "bench", "-m", self.make("other", "--layers", "2")[0], "--replay", forced)
         self.fails(2, "has no experts", "complete", "-m", MODEL, "-p", "a", "--record-routing", first)
+
+    def test_packed(self):
+        path, bank = self.make("packed")[0], self.path("bank")
+        run = ("complete", "-m", path, "--token-ids", "300,301", "-n", "8", "--ignore-eos")
+        made = self.run_cli("pack", "-m", path, "-o", bank, "--json").json
+        self.assertEqual((made["records"], made["resumed"], made["bytes"]), (128, 0, os.path.getsize(bank)))
+        got = self.run_cli(*run, "--experts", "stream", "--host-experts", "min", "--expert-bank", bank)
+        self.assertEqual(got.out, self.run_cli(*run, "--experts", "resident").out)
+        with open(bank, "r+b") as f:  # every record is damaged in one byte
+            for i in range(128):
+                f.seek(made["bytes"] * (i + 1) // 128 - 9000)
+                byte = f.read(1)[0]
+                f.seek(-1, os.SEEK_CUR)
+                f.write(bytes((byte ^ 1,)))
+        self.fails(1, "is damaged: expected checksum", *run, "--experts", "stream", "--host-experts", "min", "--expert-bank", bank)
+        self.fails(1, "packed from another checkpoint", "complete", "-m", self.make("twin", "--layers", "3")[0], "-p", "a", "--expert-bank", bank)
+        self.fails(2, "has no experts", "pack", "-m", MODEL, "-o", bank)
+        self.fails(2, "use -o PATH", "pack", "-m", path)
+
+    def test_mem(self):
+        path = self.make("mem")[0]
+        plan = ("plan", "-m", path, "-c", "64", "--max-seqs", "1", "--json")
+        least = json.loads(self.run_cli(*plan, "--experts", "stream", "--host-experts", "min").out)["memory_bytes"]["total"]
+        got = json.loads(self.run_cli(*plan, "--mem", str(least)).out)
+        self.assertEqual((got["experts"]["tier"], got["experts"]["slots"]), ("stream", got["experts"]["min_slots"]))
+        self.assertEqual(json.loads(self.run_cli(*plan, "--mem", "1G").out)["experts"]["tier"], "resident")
+        self.fails(3, "are all this machine or its cgroup has", "complete", "-m", path, "-c", "64", "-p", "a", "--mem", str(least - 1))
+        self.run_cli("complete", "-m", path, "-c", "64", "-p", "a", "-n", "2", "--mem", str(least))
 
     def test_refusals(self):
         self.fails(2, "use -o PATH", "make-model", "--shape", "tiny")
