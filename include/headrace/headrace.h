@@ -8,7 +8,7 @@
  * an id. Two engines in one process share nothing but the SIGBUS handler that protects mapped files.
  *
  * Threads: headrace_submit, headrace_cancel and headrace_get_stats may be called from any thread at any time between load and free. headrace_run and headrace_step drive the
- * engine from one thread at a time, and every callback runs on that thread. A callback may call submit, cancel and get_stats; not run, step or free.
+ * engine from one thread at a time, and every callback runs on that thread. A callback may call submit, cancel and get_stats; run and step refuse (HEADRACE_INVALID), and free does nothing.
  *
  * Structures that a caller fills begin with `size = sizeof(the struct)`; fields are only ever appended, and 0 means the documented default, so that a caller compiled with an older header
  * goes on working (a newer header than the library is refused). Initialise with the *_INIT macro or the *_init function. Everything that can fail returns a headrace_status and fills *err if given; results are written on success only.
@@ -75,7 +75,7 @@ typedef void headrace_progress(void *user, uint64_t done_bytes, uint64_t total_b
  * smallest change that would fit. The configuration is copied.
  */
 HEADRACE_API headrace_status headrace_load(const headrace_config *c, headrace_progress *progress, void *user, headrace_engine **out, headrace_error *err);
-/** Ends every request still live (its callback gets HEADRACE_EVENT_DONE with reason CANCELLED) and releases everything. NULL is allowed. */
+/** Ends every request still live (its callback gets HEADRACE_EVENT_DONE with reason CANCELLED; what it submits then is refused with HEADRACE_CANCELLED) and releases everything. NULL is allowed. */
 HEADRACE_API void headrace_free(headrace_engine *e);
 
 typedef struct headrace_model_info {
@@ -213,7 +213,7 @@ typedef struct headrace_request {
 HEADRACE_API headrace_status headrace_model_sampling(const headrace_engine *e, headrace_request *r, headrace_error *err);
 /**
  * Queue a request. Refused at once, by name: an empty prompt without BOS, ids out of range, invalid UTF-8, a parameter out of range or NaN, a prompt that does not leave room
- * for a token in the context, one whose pages could never fit (HEADRACE_DOES_NOT_FIT), and one that finds the queue full (HEADRACE_FULL; each of n answers takes a place). max_tokens is
+ * for a token in the context, one whose pages or answers could never fit (HEADRACE_DOES_NOT_FIT), and one that finds the queue full (HEADRACE_FULL; each of n answers takes a place). max_tokens is
  * clamped to what the context leaves. A running request may lose its pages to others and be computed again (usage.preemptions); its texts and numbers are the same.
  */
 HEADRACE_API headrace_status headrace_submit(headrace_engine *e, const headrace_request *r, headrace_id *out, headrace_error *err);
@@ -255,6 +255,7 @@ typedef struct headrace_stats {
     /* A step takes, in each layer, the union of what its rows choose. Bytes of all unions so far (read or not); what the scheduler expected of them to be read, to compare with
      * expert_bytes_read; and what it expects of the latest step. */
     uint64_t expert_bytes_needed, expert_bytes_expected, step_expert_bytes_expected;
+    uint64_t memory_planned_bytes;     /* memory_peak_bytes never exceeds it */
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */

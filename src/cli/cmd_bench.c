@@ -274,9 +274,10 @@ static status print_json(const bench *b, error *err) {
         runs = NULL;
     }
     const char *path = config_text(b->x->c, CONFIG_KEY_MODEL);
-    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
+    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:I, s:I, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
                                 (int)b->info.n_threads, "repeat", b->n_repeat, "read_bandwidth_gb_s", json_number(b->bandwidth / 1e9),
-                                "runs", runs),
+                                "memory_planned_bytes", (json_int_t)b->after.memory_planned_bytes, "memory_peak_bytes",
+                                (json_int_t)b->after.memory_peak_bytes, "runs", runs),
                       err);
 }
 

@@ -100,16 +100,25 @@ void headrace_config_destroy(headrace_config *c) {
 
 /* ---- running ---- */
 
+static status drive(headrace_engine *e, bool to_the_end, bool *more, error *err) {
+    if (atomic_exchange(&e->driven, true)) return error_set(err, STATUS_INVALID, "engine: run and step may not be called from a callback, nor by two threads at a time");
+    status rc;
+    do {
+        rc = engine_step(e, more, err);
+    } while (to_the_end && rc == STATUS_OK && *more);
+    atomic_store(&e->driven, false);
+    return rc;
+}
+
 headrace_status headrace_step(headrace_engine *e, bool *more, headrace_error *herr) {
     error err = {0};
-    return api_error(herr, engine_step(e, more, &err), &err);
+    return api_error(herr, drive(e, false, more, &err), &err);
 }
 
 headrace_status headrace_run(headrace_engine *e, headrace_error *herr) {
     error err = {0};
-    status rc = STATUS_OK;
-    for (bool more = true; rc == STATUS_OK && more;) rc = engine_step(e, &more, &err);
-    return api_error(herr, rc, &err);
+    bool more;
+    return api_error(herr, drive(e, true, &more, &err), &err);
 }
 
 /* These write what the caller's version of the struct has. */
@@ -126,6 +135,7 @@ headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
     st.n_hot_allocations = mem_guard_violations(e->m);
     st.memory_used_bytes = u.used_bytes;
     st.memory_peak_bytes = u.peak_bytes;
+    st.memory_planned_bytes = e->plan.total_bytes;
     memcpy(out, &st, size);
     return HEADRACE_OK;
 }

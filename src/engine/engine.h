@@ -55,8 +55,10 @@ struct headrace_engine {
     sched sched;
     expert_cost *expert_cost;  /* NULL: no experts */
 
+    atomic_bool driven;        /* somebody is in run, step or free */
     pthread_mutex_t lock;
     bool lock_ready;
+    bool closing;              /* under lock: no request is taken any more */
     sequence_list incoming;    /* under lock */
     sequence **live;           /* under lock: [plan.max_live], by slot; for cancel */
     int32_t n_live;

@@ -428,6 +428,10 @@ headrace_status headrace_load(const headrace_config *c, headrace_progress *progr
 
 void headrace_free(headrace_engine *e) {
     if (e == NULL) return;
+    if (atomic_exchange(&e->driven, true)) {
+        log_error("engine: freed from a callback, or while another thread runs it: nothing is freed");
+        return;
+    }
     mem *m = e->m;
     engine_finish_all(e);
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {

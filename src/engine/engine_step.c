@@ -328,6 +328,7 @@ status engine_step(headrace_engine *e, bool *more, error *err) {
 void engine_finish_all(headrace_engine *e) {
     if (e->live == NULL) return;
     pthread_mutex_lock(&e->lock);
+    e->closing = true; /* whatever callbacks ask for from here on is refused */
     for (int32_t i = 0; i < e->n_live; i++) atomic_store(&e->live[i]->cancelled, true);
     pthread_mutex_unlock(&e->lock);
     take_incoming(e);

@@ -107,6 +107,8 @@ _Static_assert(sizeof(sample_bias) == sizeof(headrace_bias) && offsetof(sample_b
 static int32_t answers_of(const headrace_request *r) { return r->n > 0 ? r->n : 1; }
 
 static status check_room(const headrace_engine *e, int32_t n, error *err) {
+    if (e->closing) return error_set(err, STATUS_CANCELLED, "request: the engine is being freed");
+    if (n > e->plan.max_live) return error_set(err, STATUS_DOES_NOT_FIT, "request: %d answers, and this engine holds %d at most: raise --max-seqs", n, e->plan.max_live);
     if (n <= e->plan.max_live - e->n_live) return STATUS_OK;
     return error_set(err, STATUS_FULL, "request: %d answers find %d waiting or running, and the limit is %d", n, e->n_live, e->plan.max_live);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embeddings are the hidden states that Transformers recorded behind the final norm (hidden.N of expected.safetensors, N the number of layers): of every position of the first prompt,
- * alone and in one batch, in chunks, after prefix hits, beside an answer; and what they do not go with is refused by name.
- * Usage: check_embedding FIXTURE TOLERANCE
+ * Embeddings are the hidden states that Transformers recorded behind the final norm (hidden.N of expected.safetensors, N the number of
+ * layers): of every position of the first prompt, alone and in one batch, in chunks, after prefix hits, beside an answer; and what they do
+ * not go with is refused by name. Usage: check_embedding FIXTURE TOLERANCE
  */
 #include "model/model_support.h"
 
@@ -69,7 +69,8 @@ static void compare(const got *g, int32_t position, double *largest) {
     assert_int_equal(g->n_events, 1);
     assert_int_equal(g->n, n_embd);
     for (int32_t i = 0; i < n_embd; i++) {
-        const double w = (double)want[(size_t)position * (size_t)n_embd + (size_t)i], d = fabs((double)g->v[i] - w) / (fabs(w) > 1 ? fabs(w) : 1);
+        const double w = (double)want[(size_t)position * (size_t)n_embd + (size_t)i],
+                     d = fabs((double)g->v[i] - w) / (fabs(w) > 1 ? fabs(w) : 1);
         if (!(d <= tolerance)) fail_msg("position %d, number %d: %g, recorded %g", position, i, (double)g->v[i], w);
         if (d > *largest) *largest = d;
     }
@@ -84,7 +85,8 @@ static int setup(void **state) {
     assert_in_range(n_ids, 20, MOST);
     memcpy(ids, prompts[0].ids, (size_t)prompts[0].n_ids * sizeof *ids);
     memcpy(ids + prompts[0].n_ids, prompts[0].greedy, (size_t)(prompts[0].n_greedy - 1) * sizeof *ids);
-    headrace_engine *e = support_load(fixture, "act", "f32", "kv-dtype", "f32", "threads", "2", "max-seqs", "8", "max-batch-tokens", "96", NULL);
+    headrace_engine *e =
+        support_load(fixture, "act", "f32", "kv-dtype", "f32", "threads", "2", "max-seqs", "8", "max-batch-tokens", "96", NULL);
     headrace_model_info mi = {.size = sizeof mi};
     assert_int_equal(headrace_get_model_info(e, &mi), HEADRACE_OK);
     snprintf(name, sizeof name, "hidden.%d", mi.n_layers);

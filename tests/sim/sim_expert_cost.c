@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of a step in bytes of experts, before it is routed, against steps that are: rows draw distinct experts from a popularity of each layer, and what n rows took (the union of each
- * layer, counted here) is compared with what was expected of n rows, also with a part of the experts held. Usage: sim_expert_cost [STEPS].
+ * The cost of a step in bytes of experts, before it is routed, against steps that are: rows draw distinct experts from a popularity of each
+ * layer, and what n rows took (the union of each layer, counted here) is compared with what was expected of n rows, also with a part of the
+ * experts held. Usage: sim_expert_cost [STEPS].
  */
 #include "support/test_case.h"
 
@@ -74,7 +75,9 @@ typedef struct fake_store {
     bool held[LAYERS][EXPERTS];
 } fake_store;
 
-static bool holds(const expert_store *s, int32_t layer, int32_t expert) { return ((const fake_store *)(const void *)s)->held[layer][expert]; }
+static bool holds(const expert_store *s, int32_t layer, int32_t expert) {
+    return ((const fake_store *)(const void *)s)->held[layer][expert];
+}
 
 /* One step: noted, and its unions counted the plain way: *all, and *missing without what the store holds. */
 static void step(world *w, const fake_store *s, int n_rows, uint64_t *all, uint64_t *missing) {
@@ -155,7 +158,8 @@ static void what_a_policy_may_rely_on(void **state) {
     for (int round = 0; round < 50; round++) {
         uint64_t before = 0;
         for (int n = 1; n < 5000; n = n * 3 / 2 + 1) {
-            const uint64_t now = expert_cost_expected_bytes(w.cost, n, NULL, NULL), less = expert_cost_expected_bytes(w.cost, n, &s.base, NULL);
+            const uint64_t now = expert_cost_expected_bytes(w.cost, n, NULL, NULL),
+                           less = expert_cost_expected_bytes(w.cost, n, &s.base, NULL);
             assert_true(now >= before && now <= bank && less <= now);
             before = now;
         }

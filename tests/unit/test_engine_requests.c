@@ -147,6 +147,12 @@ static void structs_of_another_size(void **state) {
     mi.size = sizeof mi + 16;
     assert_int_equal(headrace_get_stats(e, &st), HEADRACE_INVALID);
     assert_int_equal(headrace_get_model_info(e, &mi), HEADRACE_INVALID);
+    headrace_model_info old; /* of a caller that knows no device types and embeddings */
+    memset(&old, 0x5a, sizeof old);
+    old.size = offsetof(headrace_model_info, device_type);
+    assert_int_equal(headrace_get_model_info(e, &old), HEADRACE_OK);
+    assert_int_equal(old.n_ctx, 64);
+    assert_int_equal(old.n_embd, 0x5a5a5a5a);
     st.size = sizeof st;
     mi.size = sizeof mi;
     assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
@@ -238,6 +244,9 @@ static void the_queue_is_bounded(void **state) {
     (void)engine_case_submit(e, &r); /* there is room again */
     engine_case_run(e);
     assert_int_equal(a[n].n_tokens, 2);
+    headrace_request many = r;
+    many.n = e->plan.max_live + 1; /* can never have room: trying again would be in vain */
+    refused(e, &many, HEADRACE_DOES_NOT_FIT, "answers");
     engine_case_free(e);
 }
 

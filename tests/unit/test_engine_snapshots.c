@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefix hits of a model with recurrent layers: how long each hit is (the numbers follow from the rule in kv_cache.h: blocks of 16, a snapshot for every 9 of this fixture, one in front of
- * the prompt's last token, one where two prompts part), and that every row of logits after it is that of an engine without a prefix cache.
+ * Prefix hits of a model with recurrent layers: how long each hit is (the numbers follow from the rule in kv_cache.h: blocks of 16, a
+ * snapshot for every 9 of this fixture, one in front of the prompt's last token, one where two prompts part), and that every row of logits
+ * after it is that of an engine without a prefix cache.
  */
 #include "support/engine_case.h"
 
@@ -51,27 +52,29 @@ static void hits_of_a_recurrent_model(void **state) {
         engine_case_ids(ids[i], MOST, 100u + (uint32_t)i);
         memcpy(ids[i], ids[0], sizeof(int32_t) * (i == 4 ? LONG : 200)); /* 1, 2, 3 part from 0 after 200 */
     }
-    const struct { int which; int32_t n, hit; const char *tenant; } runs[] = {
-        {0, LONG, 0, NULL},
-        {0, LONG, 288, NULL},      /* in front of the last token: 18 blocks */
-        {4, LONG + 50, 288, NULL}, /* the prompt goes on */
-        {1, 250, 144, NULL},       /* pages are known up to 192, a state every 9 blocks */
-        {2, 250, 192, NULL},       /* that was found, and kept */
-        {3, 205, 192, NULL},
-        {0, 150, 144, NULL},
-        {0, 140, 0, NULL},         /* shorter than any snapshot */
-        {0, 140, 128, NULL},
-        {0, LONG, 0, "another"},   /* another tenant sees nothing of it */
+    const struct {
+        int which;
+        int32_t n, hit;
+        const char *tenant;
+    } runs[] = {
+        {0, LONG, 0, NULL},        {0, LONG, 288, NULL},                       /* in front of the last token: 18 blocks */
+        {4, LONG + 50, 288, NULL},                                             /* the prompt goes on */
+        {1, 250, 144, NULL},                                                   /* pages are known up to 192, a state every 9 blocks */
+        {2, 250, 192, NULL},                                                   /* that was found, and kept */
+        {3, 205, 192, NULL},       {0, 150, 144, NULL},     {0, 140, 0, NULL}, /* shorter than any snapshot */
+        {0, 140, 128, NULL},       {0, LONG, 0, "another"},                    /* another tenant sees nothing of it */
         {0, LONG, 288, "another"},
     };
     headrace_engine *e = engine_case_load(MODEL, "threads", "2", "ctx", "512", "max-seqs", "8", "max-batch-tokens", "64", NULL);
-    headrace_engine *plain = engine_case_load(MODEL, "threads", "1", "ctx", "512", "max-seqs", "1", "max-batch-tokens", "400", "prefix-cache", "false", NULL);
+    headrace_engine *plain =
+        engine_case_load(MODEL, "threads", "1", "ctx", "512", "max-seqs", "1", "max-batch-tokens", "400", "prefix-cache", "false", NULL);
     assert_int_equal(e->plan.snapshot_blocks, 9);
     assert_int_equal(plain->plan.n_snapshots, 0);
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         rows *got = go(e, ids[runs[i].which], runs[i].n, runs[i].tenant), *want = go(plain, ids[runs[i].which], runs[i].n, NULL);
-        if (got->a.usage.prefix_hit_tokens != runs[i].hit) fail_msg("run %zu: a hit of %d tokens, %d expected", i, got->a.usage.prefix_hit_tokens, runs[i].hit);
+        if (got->a.usage.prefix_hit_tokens != runs[i].hit)
+            fail_msg("run %zu: a hit of %d tokens, %d expected", i, got->a.usage.prefix_hit_tokens, runs[i].hit);
         assert_int_equal(want->a.usage.prefix_hit_tokens, 0);
         assert_memory_equal(got->logits, want->logits, (size_t)want->n * (size_t)want->n_vocab * sizeof(float));
         sum += (uint64_t)runs[i].hit;

@@ -156,6 +156,69 @@ static void callbacks_submit_and_cancel(void **state) {
     engine_case_free(c.e);
 }
 
+typedef struct rude {
+    headrace_engine *e;
+    int n_refused, n_done;
+} rude;
+
+/* Does in a callback what callbacks must not do. */
+static void misbehave(const headrace_event *ev) {
+    rude *x = ev->user;
+    headrace_error err = {0};
+    bool more = false;
+    x->n_done += ev->kind == HEADRACE_EVENT_DONE;
+    x->n_refused += headrace_run(x->e, &err) == HEADRACE_INVALID;
+    x->n_refused += headrace_step(x->e, &more, &err) == HEADRACE_INVALID;
+    assert_contains(err.text, "callback");
+    headrace_free(x->e);
+    assert_int_equal(atomic_exchange(&engine_case_errors, 0), 1); /* it says so */
+}
+
+static void callbacks_that_drive_the_engine(void **state) {
+    (void)state;
+    static const int32_t ids[] = {4, 5, 6, 7};
+    rude x = {.e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", "max-seqs", "1", NULL)};
+    headrace_request r = engine_case_request(NULL, ids, 4, 3);
+    r.callback = misbehave;
+    r.user = &x;
+    (void)engine_case_submit(x.e, &r);
+    engine_case_run(x.e);
+    assert_int_equal(x.n_done, 1);
+    assert_int_equal(x.n_refused, 8); /* three tokens and the end */
+    engine_case_free(x.e);
+}
+
+static void submit_again(const headrace_event *ev) {
+    rude *x = ev->user;
+    static const int32_t ids[] = {4, 5, 6, 7};
+    if (ev->kind != HEADRACE_EVENT_DONE) return;
+    headrace_request r = engine_case_request(NULL, ids, 4, 3);
+    headrace_error err = {0};
+    r.callback = submit_again;
+    r.user = x;
+    x->n_done++;
+    x->n_refused += headrace_submit(x->e, &r, NULL, &err) == HEADRACE_CANCELLED;
+    assert_contains(err.text, "freed");
+}
+
+/* Whoever always asks for more is refused when the engine goes. */
+static void nothing_is_taken_while_it_is_freed(void **state) {
+    (void)state;
+    static const int32_t ids[] = {4, 5, 6, 7};
+    rude x = {.e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", "max-seqs", "1", NULL)};
+    bool more;
+    for (int i = 0; i < 3; i++) {
+        headrace_request r = engine_case_request(NULL, ids, 4, 30);
+        r.callback = submit_again;
+        r.user = &x;
+        (void)engine_case_submit(x.e, &r);
+    }
+    for (int i = 0; i < 4; i++) assert_int_equal(headrace_step(x.e, &more, NULL), HEADRACE_OK);
+    engine_case_free(x.e);
+    assert_int_equal(x.n_done, 3);
+    assert_int_equal(x.n_refused, 3);
+}
+
 /* Cancelled while its prompt is being computed: at most one more step. */
 static void cancel_in_prefill(void **state) {
     (void)state;
@@ -216,8 +279,13 @@ static void a_seed_fixes_the_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding_allocates_nothing), cmocka_unit_test(a_file_that_shrinks), cmocka_unit_test(callbacks_submit_and_cancel),
-        cmocka_unit_test(cancel_in_prefill),          cmocka_unit_test(a_seed_fixes_the_text),
+        cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(a_file_that_shrinks),
+        cmocka_unit_test(callbacks_submit_and_cancel),
+        cmocka_unit_test(callbacks_that_drive_the_engine),
+        cmocka_unit_test(nothing_is_taken_while_it_is_freed),
+        cmocka_unit_test(cancel_in_prefill),
+        cmocka_unit_test(a_seed_fixes_the_text),
     };
     return cmocka_run_group_tests(tests, engine_case_setup, NULL);
 }
