@@ -16,6 +16,12 @@
 #include "engine/sched.h"
 #include "moe/expert_cost.h"
 
+#ifdef HEADRACE_CHECKS
+enum { ENGINE_CHECKS = 1 }; /* debug builds: the invariants of scheduler, tables and pools are walked after every step */
+#else
+enum { ENGINE_CHECKS = 0 };
+#endif
+
 struct headrace_config {
     mem *m;
     config *c;
@@ -56,6 +62,7 @@ struct headrace_engine {
     expert_cost *expert_cost;  /* NULL: no experts */
 
     atomic_bool driven;        /* somebody is in run, step or free */
+    mem *check_m;              /* scratch of these checks: the engine's own accountant sees nothing of them */
     pthread_mutex_t lock;
     bool lock_ready;
     bool closing;              /* under lock: no request is taken any more */

@@ -219,8 +219,6 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .max_segments = p->max_seqs,
         .max_pages = p->max_pages_per_seq,
         .max_head_rows = p->max_head_rows,
-        .observe_routing = engine_cost_routed,
-        .observe_ctx = e,
     };
     TRY(engine_routing_open(e, c, !pure, err));
     engine_routing_options(e, &mo);
@@ -383,6 +381,10 @@ static status create(mem *m, headrace_engine **out, error *err) {
     }
     e->m = m;
     e->next_id = 1;
+    if (ENGINE_CHECKS && mem_create(&e->check_m) != STATUS_OK) {
+        headrace_free(e);
+        return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
+    }
     e->lock_ready = pthread_mutex_init(&e->lock, NULL) == 0;
     if (!e->lock_ready) {
         headrace_free(e);
@@ -453,6 +455,7 @@ void headrace_free(headrace_engine *e) {
     tokenizer_close(e->tok);
     source_close(e->src);
     if (e->lock_ready) pthread_mutex_destroy(&e->lock);
+    if (e->check_m != NULL) (void)mem_destroy(e->check_m);
     mem_free(m, e);
     if (mem_destroy(m) != STATUS_OK) log_error("engine: memory was still in use when the engine was freed");
 }

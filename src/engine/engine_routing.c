@@ -5,9 +5,8 @@
 #include "model/block_moe.h"
 
 static void observe(void *ctx, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k) {
-    (void)weights;
-    (void)k;
     expert_trace_writer_add(((headrace_engine *)ctx)->trace, layer, ids, n_rows);
+    engine_cost_routed(ctx, layer, ids, weights, n_rows, k);
 }
 
 static void force(void *ctx, int layer, int32_t *ids, int32_t n_rows, int32_t k) {
@@ -26,7 +25,7 @@ status engine_routing_open(headrace_engine *e, const config *c, bool run, error 
 }
 
 void engine_routing_options(headrace_engine *e, model_options *mo) {
-    if (e->trace != NULL) mo->observe_routing = observe;
+    mo->observe_routing = e->trace != NULL ? observe : engine_cost_routed;
     if (e->replay != NULL) mo->override_routing = force;
     mo->observe_ctx = e;
 }

@@ -305,6 +305,15 @@ static void update_stats(headrace_engine *e, bool *more) {
     pthread_mutex_unlock(&e->lock);
 }
 
+static bool invariants_hold(const headrace_engine *e) {
+    kv_cache kv = e->kv;
+    sched s = e->sched;
+    if (!ENGINE_CHECKS) return true;
+    kv.m = e->check_m;
+    s.kv = &kv;
+    return sched_check(&s);
+}
+
 status engine_step(headrace_engine *e, bool *more, error *err) {
     take_incoming(e);
     sweep(e);
@@ -322,7 +331,7 @@ status engine_step(headrace_engine *e, bool *more, error *err) {
         sweep(e);
     }
     update_stats(e, more);
-    return STATUS_OK;
+    return invariants_hold(e) ? STATUS_OK : error_set(err, STATUS_BUG, "engine: an invariant of scheduler, page tables or pools is broken");
 }
 
 void engine_finish_all(headrace_engine *e) {
