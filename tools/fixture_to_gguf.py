@@ -394,7 +394,8 @@ def main():
         name = gguf_name(names, arch, hf)
         if a.v2 and "exp_probs_b" in name:
             continue
-        kind = a.experts if a.experts and "_exps.weight" in name else "f32" if name.endswith(".bias") or "conv1d" in name else a.type
+        whole = name.endswith(".bias") or "conv1d" in name or a.experts and "ffn_gate_inp" in name  # as llama.cpp's tools leave them
+        kind = a.experts if a.experts and "_exps.weight" in name else "f32" if whole else a.type
         add_tensor(w, name, data, kind.upper())
     if (cfg.get("rope_scaling") or {}).get("rope_type") == "llama3":
         w.add_tensor("rope_freqs.weight", llama3_divisors(cfg))

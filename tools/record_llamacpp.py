@@ -391,7 +391,9 @@ def record_forced(args):
     with open(args.prompts, encoding="utf-8") as f:
         fixture = json.load(f)["prompts"]
     prompts = []
-    with Server(args.bin, args.model, args.threads, ctx=512, attention=("off", "f32"), more=args.more) as server:
+    with tempfile.TemporaryDirectory() as folder, Server(
+            args.bin, f32_model(args, folder) if args.widen else args.model, args.threads, ctx=512,
+            attention=("off", "f32"), more=args.more) as server:
         plain = server.tokenize("a", add_special=False)[-1]
         for p in fixture:
             tops = force(server, {"prompt_ids": p["ids"], "ids": p["greedy"]}, plain)
@@ -406,6 +408,8 @@ def record_forced(args):
                         "(whose step is reported whatever it is); one at a time",
             "prompts_file": "/".join(os.path.normpath(args.prompts).split(os.sep)[-2:]),
             "kv_dtype": "f32", "threads": args.threads,
+            **({"widened": "the file's weights at their exact values in F32: llama-quantize "
+                           "--allow-requantize"} if args.widen else {}),
         })
     return {
         "provenance": source,
@@ -518,6 +522,7 @@ def main():
         action.add_argument("--model", required=True, help="GGUF file")
         if name == "forced":
             action.add_argument("--prompts", required=True, help="a fixture's expected.json")
+            action.add_argument("--widen", action="store_true", help="compute on the weights widened to F32")
             action.add_argument("--more", type=str.split, default=[],
                                 help="for llama-server, as in --more='--yarn-beta-slow 1.03'")
         elif name != "greedy":

@@ -76,6 +76,16 @@ headrace_moe_gguf(gpt-oss-whole gpt-oss 0 record)           # a ramp of YaRN tha
 headrace_moe_gguf(deepseek-v3-unsplit deepseek-v3 2e-4 record answers)
 headrace_moe_gguf(deepseek-v2 deepseek-v3 0 record)         # the second version, with the third's weights
 
+# Experts in blocks, from file to product: against llama.cpp on the same numbers widened to F32 (and, where the blocks are the fixture's own, against its answers).
+foreach(pair "gpt-oss-q4_0 gpt-oss_fixture_q4_0" "gpt-oss-q8_0 gpt-oss_fixture_q8_0" "olmoe-k olmoe-k_fixture_q4_k")
+  separate_arguments(pair)
+  list(GET pair 0 name)
+  list(GET pair 1 file)
+  add_test(NAME llamacpp_${name} COMMAND check_llamacpp ${HEADRACE_TEST_DATA}/${file}.gguf ${HEADRACE_TEST_DATA}/${name}_llamacpp.json)
+  set_tests_properties(llamacpp_${name} PROPERTIES LABELS model TIMEOUT 900)
+endforeach()
+headrace_fixture(gpt-oss-mxfp4_gguf ${HEADRACE_TEST_DATA}/gpt-oss-mxfp4_fixture_bf16.gguf ${fixtures}/gpt-oss-mxfp4 2e-4)
+
 # Real models, whose files an environment variable names.
 foreach(name smollm2 gemma3)
   add_executable(check_${name} ${CMAKE_CURRENT_SOURCE_DIR}/model/check_${name}.c ${CMAKE_CURRENT_SOURCE_DIR}/model/recorded.c)
@@ -88,8 +98,12 @@ endforeach()
 # Streamed experts against resident ones.
 add_executable(check_experts ${CMAKE_CURRENT_SOURCE_DIR}/model/check_experts.c)
 target_link_libraries(check_experts PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
-foreach(name gemma4-moe qwen3_5-moe) # fused in the folder, split or fused in a GGUF
-  add_test(NAME experts_${name}_gguf COMMAND check_experts ${HEADRACE_TEST_DATA}/${name}_fixture_bf16.gguf ${fixtures}/${name})
+foreach(pair "gemma4-moe_fixture_bf16 gemma4-moe" "qwen3_5-moe_fixture_bf16 qwen3_5-moe" "gpt-oss_fixture_q4_0 gpt-oss" "gpt-oss_fixture_q8_0 gpt-oss"
+             "gpt-oss-mxfp4_fixture_bf16 gpt-oss-mxfp4" "olmoe-k_fixture_q4_k olmoe")
+  separate_arguments(pair)
+  list(GET pair 0 name)
+  list(GET pair 1 of)
+  add_test(NAME experts_${name}_gguf COMMAND check_experts ${HEADRACE_TEST_DATA}/${name}.gguf ${fixtures}/${of})
   set_tests_properties(experts_${name}_gguf PROPERTIES LABELS model TIMEOUT 1800)
 endforeach()
 foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olmoe gpt-oss gpt-oss-mxfp4 deepseek-v3 glm4-moe qwen3_5-moe)
