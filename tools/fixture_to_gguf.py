@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrite a fixture (tests/fixtures/NAME, safetensors) as a GGUF file, with the independent Python package `gguf`.
 
-Usage: fixture_to_gguf.py FIXTURE_DIR OUT.gguf [--type bf16|f32] [--experts TYPE] [--unsplit] [--whole-yarn] [--v2]
+Usage: fixture_to_gguf.py FIXTURE_DIR OUT.gguf [--type bf16|f32] [--experts TYPE] [--unsplit] [--latent-blocks] [--whole-yarn] [--v2]
 
 Keys and tensor names are those that the package gives. The tensors keep their stored values (BF16 is exact in F32), but for what llama.cpp's converter changes: the rows of q and k
 of the Llama architecture are reordered so that rotary pairs are adjacent; Gemma 3's norms have the one added; rotary scaling that differs per frequency becomes a tensor of
 divisors; experts are stacked; gpt-oss' fused gate and up are split and its experts turned; DeepSeek's kv_b is split per head; Qwen3.5's value heads are reordered, its norms
 have the one added and its decay is stored. MXFP4 blocks keep their bits.
 
---experts TYPE stores the experts' matrices in a block type (q4_0, q8_0, q4_1, ...). --unsplit leaves DeepSeek's kv_b whole, as older files have it. --whole-yarn moves the betas of
+--experts TYPE stores the experts' matrices in a block type (q4_0, q8_0, q4_1, ...). --unsplit leaves DeepSeek's kv_b whole, as older files have it;
+--latent-blocks fills its latent up to 32 with zeros and stores kv_b in Q8_0 (another model: its norm is over 32). --whole-yarn moves the betas of
 YaRN to where the ramp begins and ends at whole dimensions: llama.cpp rounds them, and a GGUF cannot say that gpt-oss does not. --v2 writes a model of the second version of
 DeepSeek (softmax without groups, bias or norm) with the weights of the fixture: another model than the fixture, for which llama.cpp is the only reference. Needs numpy and gguf.
 """
@@ -135,6 +136,16 @@ def change_qwen35(name, w, cfg):
     if "out_proj" in name:
         return name, tile_value_heads(w, 1, cfg, head)
     return name, w
+
+
+def widen_latent(tensors, cfg):
+    old, new = cfg["kv_lora_rank"], 32
+    cfg["kv_lora_rank"] = new
+    for name, w in tensors.items():
+        if "kv_a_proj" in name:
+            tensors[name] = np.concatenate([w[:old], np.zeros((new - old, w.shape[1]), np.float32), w[old:]])
+        elif "kv_a_layernorm" in name or "kv_b_proj" in name:
+            tensors[name] = np.concatenate([w, np.zeros((*w.shape[:-1], new - old), np.float32)], axis=-1)
 
 
 def converted(tensors, cfg, arch, unsplit):
@@ -375,7 +386,7 @@ def main():
     p.add_argument("out")
     p.add_argument("--type", choices=["bf16", "f32"], default="bf16")
     p.add_argument("--experts")
-    for flag in ("--unsplit", "--whole-yarn", "--v2"):
+    for flag in ("--unsplit", "--latent-blocks", "--whole-yarn", "--v2"):
         p.add_argument(flag, action="store_true")
     a = p.parse_args()
     cfg = json.load(open(f"{a.fixture}/config.published.json"))
@@ -383,6 +394,9 @@ def main():
         sys.exit(f"architecture {cfg['model_type']} is not handled; known: {', '.join(ARCHS)}")
     arch = ARCHS[cfg["model_type"]]
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), cfg["num_hidden_layers"])
+    tensors = read_safetensors(f"{a.fixture}/model.safetensors")
+    if a.latent_blocks:
+        widen_latent(tensors, cfg)
     w = gguf.GGUFWriter(a.out, arch)
     write_hparams(w, cfg, arch, a)
     bos = write_tokenizer(w, a.fixture, arch)
@@ -390,12 +404,12 @@ def main():
     w.add_eos_token_id(cfg["eos_token_id"])
     w.add_add_bos_token(bos)
 
-    for hf, data in converted(read_safetensors(f"{a.fixture}/model.safetensors"), cfg, arch, a.unsplit):
+    for hf, data in converted(tensors, cfg, arch, a.unsplit):
         name = gguf_name(names, arch, hf)
         if a.v2 and "exp_probs_b" in name:
             continue
-        whole = name.endswith(".bias") or "conv1d" in name or a.experts and "ffn_gate_inp" in name  # as llama.cpp's tools leave them
-        kind = a.experts if a.experts and "_exps.weight" in name else "f32" if whole else a.type
+        whole = name.endswith(".bias") or "conv1d" in name or (a.experts or a.latent_blocks) and "ffn_gate_inp" in name  # as llama.cpp's tools leave them
+        kind = a.experts if a.experts and "_exps.weight" in name else "q8_0" if a.latent_blocks and "attn_kv_b" in name else "f32" if whole else a.type
         add_tensor(w, name, data, kind.upper())
     if (cfg.get("rope_scaling") or {}).get("rope_type") == "llama3":
         w.add_tensor("rope_freqs.weight", llama3_divisors(cfg))

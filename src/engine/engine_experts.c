@@ -74,7 +74,7 @@ status engine_experts_plan(headrace_engine *e, const config *c, const plan_machi
     return out->tier == PLAN_EXPERTS_STREAM ? STATUS_OK : map_source(e, r.load, err);
 }
 
-static size_t buffer_bytes(size_t bytes) { return bytes > 0 ? bytes + MEM_HEADER_BYTES + 256 : 0; }
+static size_t buffer_bytes(size_t bytes) { return bytes > 0 ? bytes + MEM_HEADER_BYTES + MEM_ALIGN + 256 + sizeof(void *) : 0; } /* a device aligns within what it asks the host for */
 
 /* What the stores will allocate, into the plan. */
 void engine_experts_count(headrace_engine *e) {

@@ -337,6 +337,7 @@ static status bind_experts(binder *k, const weight_row *row, const char *names, 
         textbuf_addf(k->report, "%s: %lld experts, more than %d\n", row->shape, (long long)n_experts, MAX_EXPERTS);
         return STATUS_UNSUPPORTED;
     }
+    if (n_experts == 0) return STATUS_OK; /* then no tensor is expected */
     bound_weight *list = k->b->experts[place] = mem_calloc(k->b->m, MEM_MODEL, (size_t)n_experts, sizeof *list);
     if (list == NULL) return STATUS_NO_MEMORY;
     for (int e = 0; e < (int)n_experts; e++) {

@@ -39,6 +39,23 @@ class Headers:
     def expert_layer(self):
         return max(layer for layer in range(3) if self.of_layer(layer, r"\.experts\."))
 
+    def write_data(self, folder, replaced):
+        """The fixture with its numbers, but for those that are replaced: name -> (dtype, shape, bytes)."""
+        with open(os.path.join(self.folder, "model.safetensors"), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            data = f.read()
+        begin = {name: header[name]["data_offsets"][0] for name in self.tensors}
+        self.tensors.update({name: (dtype, shape) for name, (dtype, shape, _) in replaced.items()})
+        self.write(folder)
+        with open(os.path.join(folder, "model.safetensors"), "r+b") as f:
+            written = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            base = f.tell()
+            for name, t in written.items():
+                at, end = t["data_offsets"]
+                f.seek(base + at)
+                f.write(replaced[name][2] if name in replaced else data[begin[name]:begin[name] + end - at])
+        return folder
+
     def write(self, folder):
         os.makedirs(folder, exist_ok=True)
         for name in os.listdir(self.folder):

@@ -2,6 +2,7 @@
 """Mixtures of experts from the command line: damaged checkpoints of every architecture, what plan and complete say of experts, methods of quantisation that are refused."""
 import json
 import os
+import struct
 import sys
 
 from cli_runner import CliTest, main
@@ -305,6 +306,51 @@ class Quantised(CliTest):
                     result = self.run_cli("plan", "-m", h.write(self.path(name)), code=1)
                     self.assertIn("\"%s\"" % method["quant_method"] if method["quant_method"] != "compressed-tensors" else "compressed-tensors weights of 4 bits", result.err)
                     self.assertIn("not implemented", result.err)
+
+
+class LatentUpProjection(CliTest):
+    """DeepSeek's kv_b in FP8 gives the bits of the same numbers in F32: it is used by heads, which its blocks of scales do not follow."""
+    BLOCK_N, BLOCK_K = 24, 16
+    IDS = "2,262,283,83,402,412,391,358"
+
+    @staticmethod
+    def e4m3(code):
+        """The value of a code; 127 and 255 are NaN."""
+        e, m = code >> 3 & 15, code & 7
+        value = m * 2.0 ** -9 if e == 0 else (8 + m) * 2.0 ** (e - 10)
+        return -value if code & 128 else value
+
+    def folders(self):
+        """Two of them: FP8 with a scale for each block, partial ones included, and the products in F32."""
+        codes, wide = {}, {}
+        for name, (_, (rows, cols)) in [(n, t) for n, t in self.h.tensors.items() if n.endswith("kv_b_proj.weight")]:
+            n_scales = -(-rows // self.BLOCK_N) * -(-cols // self.BLOCK_K)
+            scales = [struct.unpack("<f", struct.pack("<f", 0.001 * (1 + i % 7)))[0] for i in range(n_scales)]
+            raw = bytes((37 * i + i // 11) % 256 & 0xF7 for i in range(rows * cols))  # no NaN
+            across = -(-cols // self.BLOCK_K)
+            values = [self.e4m3(c) * scales[i // cols // self.BLOCK_N * across + i % cols // self.BLOCK_K] for i, c in enumerate(raw)]
+            codes[name] = ("F8_E4M3", [rows, cols], raw)
+            codes[name + "_scale_inv"] = ("F32", [n_scales // across, across], struct.pack("<%df" % n_scales, *scales))
+            wide[name] = ("F32", [rows, cols], struct.pack("<%df" % len(values), *values))
+        return codes, wide
+
+    def test_fp8(self):
+        self.h = Headers("deepseek-v3")
+        codes, wide = self.folders()
+        self.assertEqual((len(codes), len(wide)), (6, 3))
+        logits = []
+        for name, replaced in (("fp8", codes), ("f32", wide)):
+            h = Headers("deepseek-v3")
+            if name == "fp8":
+                h.config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [self.BLOCK_N, self.BLOCK_K]}
+            folder = h.write_data(self.path(name), replaced)
+            for more in ((), ("--load", "read"), ("--experts", "stream", "--host-experts", "min")):
+                out = self.path("rows")
+                self.run_cli("logits", "-m", folder, "--token-ids", self.IDS, "-o", out, "--act", "f32", "--kv-dtype", "f32", *more)
+                with open(out, "rb") as f:
+                    logits.append(f.read())
+        self.assertEqual(len(logits[0]), 8 * 416 * 4)
+        self.assertEqual(len(set(logits)), 1)
 
 
 class Experts(MoeTest):

@@ -307,7 +307,7 @@ int main(int argc, char **argv) {
     }
     fixture = argv[1];
     tolerance = atof(argv[2]);
-    router_tolerance = tolerance > 1e-3 ? 1e-4 : 1e-5; /* of weights; looser where the reference itself is */
+    router_tolerance = tolerance > 1e-3 ? 2e-5 : 1e-5; /* of weights; looser where the reference itself is: 4e-4 away from a run in float64 in its logits */
     model_file = argc == 4 ? argv[3] : NULL;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_layer_agrees), cmocka_unit_test(the_published_spelling_agrees), cmocka_unit_test(a_wrapped_model_agrees)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,7 +77,7 @@ headrace_moe_gguf(deepseek-v3-unsplit deepseek-v3 2e-4 record answers)
 headrace_moe_gguf(deepseek-v2 deepseek-v3 0 record)         # the second version, with the third's weights
 
 # Experts in blocks, from file to product: against llama.cpp on the same numbers widened to F32 (and, where the blocks are the fixture's own, against its answers).
-foreach(pair "gpt-oss-q4_0 gpt-oss_fixture_q4_0" "gpt-oss-q8_0 gpt-oss_fixture_q8_0" "olmoe-k olmoe-k_fixture_q4_k")
+foreach(pair "gpt-oss-q4_0 gpt-oss_fixture_q4_0" "gpt-oss-q8_0 gpt-oss_fixture_q8_0" "olmoe-k olmoe-k_fixture_q4_k" "deepseek-v3-kv_b-q8_0 deepseek-v3_fixture_kv_b_q8_0")
   separate_arguments(pair)
   list(GET pair 0 name)
   list(GET pair 1 file)

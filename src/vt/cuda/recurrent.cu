@@ -90,7 +90,7 @@ __global__ void delta_kernel(delta_args a) {
     __shared__ int bounds[2];
     __shared__ float norms[2];
     const int head = blockIdx.x, seg = blockIdx.y, t = threadIdx.x, d_k = a.p.d_k, d_v = a.p.d_v;
-    const int key_head = head / (a.p.n_v / a.p.n_k);
+    const int key_head = a.p.k_tiled ? head % a.p.n_k : head / (a.p.n_v / a.p.n_k);
     const int64_t keys = (int64_t)a.p.n_k * d_k, size = (int64_t)d_k * d_v;
     int64_t first, end;
     rows_of(a.map, seg, bounds, &first, &end);
