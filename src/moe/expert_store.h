@@ -80,6 +80,7 @@ typedef struct expert_stream_options {
     int32_t read_way;    /* 0: as found best, else expert_read_way + 1 */
     int32_t policy;      /* 0: by size, else expert_policy_kind + 1 */
     vt_device *consumer; /* NULL, or whose fences release() brings: awaited there */
+    vt_device *copied_to; /* NULL, or a device that slots are copied to: they are host memory of its kind (vt_buffer_alloc_host) */
 } expert_stream_options;
 /**
  * Experts stay on disk; a bounded number of slots in host memory (MEM_EXPERTS, one allocation), filled by reading, never through a mapping. All reads of a wave are in flight while experts

@@ -25,7 +25,8 @@ typedef struct stream_store {
     expert_stream_options opt;
     expert_policy *policy;
     expert_reader *reader;
-    void *block;          /* what was allocated */
+    void *block;          /* what was allocated; NULL with `pinned` */
+    vt_buffer pinned;     /* instead, for copies to a device */
     uint8_t *memory;      /* [n_slots * slot_bytes] in it; whole pages where slots are padded */
     expert_reader_choice choice;
     int32_t n_slots, n_fills;
@@ -219,6 +220,7 @@ static status close_store(expert_store *base) {
     expert_policy_destroy(s->policy);
     void *const blocks[] = {s->block, s->generation, s->fills, s->free_fills, s->hits, s->misses, s->seen.bits};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
+    vt_buffer_free(&s->pinned);
     mem_free(s->m, s);
     return rc;
 }
@@ -273,8 +275,14 @@ static status allocate(stream_store *s, error *err) {
     const expert_bank *bank = s->base.bank;
     const size_t slots = (size_t)s->n_slots, n_fills = (size_t)s->n_fills;
     void *p;
-    TRY(mem_alloc_named(s->m, MEM_EXPERTS, slots * s->slot_bytes + spare_bytes(bank), "expert slots", &p, err));
-    s->block = p;
+    const size_t bytes = slots * s->slot_bytes + spare_bytes(bank);
+    if (s->opt.copied_to != NULL) {
+        TRY(vt_buffer_alloc_host(s->opt.copied_to, MEM_EXPERTS, bytes, "expert slots", &s->pinned, err));
+        p = s->pinned.data;
+    } else {
+        TRY(mem_alloc_named(s->m, MEM_EXPERTS, bytes, "expert slots", &p, err));
+        s->block = p;
+    }
     s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES * EXPERT_PAGE_BYTES) : p;
     s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
     s->fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->fills);
