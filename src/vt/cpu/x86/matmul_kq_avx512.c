@@ -253,36 +253,9 @@ INLINE void many_rows_panel(vt_dtype t, const product *p, int64_t n, int64_t n_r
             store_up_to_4(&p->epilogue, p->m0 + m, n + l, _mm_load_ps(sums[m] + l), p->n_n - n - l < 4 ? p->n_n - n - l : 4);
 }
 
-INLINE void many_rows(vt_dtype t, const product *p, int64_t begin, int64_t end) {
-    int64_t n_rows = p->n_m - p->m0 < MANY_ROWS ? p->n_m - p->m0 : MANY_ROWS;
-    for (int64_t i = begin; i < end; i++) many_rows_panel(t, p, i * PANEL, n_rows);
-}
-
-static status run(vt_queue *q, const vt_call *call, pool_fn *few, pool_fn *many) {
-    const vt_tensor *a = call->t[1], *b = call->t[2];
-    product p = {
-        a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK_K, 0, cpu_epilogue_of(call)};
-    if (p.n_m <= 0) return STATUS_OK;
-    if (p.n_m <= FEW_ROWS)
-        cpu_run(q, p.n_n, cpu_stream_grain(q, p.n_n), few, &p);
-    else
-        for (; p.m0 < p.n_m; p.m0 += MANY_ROWS) cpu_run(q, (p.n_n + PANEL - 1) / PANEL, 1, many, &p);
-    return STATUS_OK;
-}
-
-#define PRODUCT(name, t)                                                                                                                   \
-    static void few_##name(void *ctx, int64_t begin, int64_t end, int thread) {                                                            \
-        (void)thread;                                                                                                                      \
-        few_rows(t, ctx, begin, end);                                                                                                      \
-    }                                                                                                                                      \
-    static void many_##name(void *ctx, int64_t begin, int64_t end, int thread) {                                                           \
-        (void)thread;                                                                                                                      \
-        many_rows(t, ctx, begin, end);                                                                                                     \
-    }                                                                                                                                      \
-    status vnni_matmul_q8_a256_##name(vt_queue *q, const vt_call *call, error *err) {                                                      \
-        (void)err;                                                                                                                         \
-        return run(q, call, few_##name, many_##name);                                                                                      \
-    }
+enum { PANEL_QK = CPU_QK_K, PANEL_GRAIN = 1 };
+#define PANEL_ROW(name) vnni_matmul_q8_a256_##name
+#include "vt/cpu/x86/panels.inc"
 
 PRODUCT(q2_k, VT_Q2_K)
 PRODUCT(q3_k, VT_Q3_K)

@@ -311,58 +311,9 @@ INLINE void tile(vt_dtype t, const panel *b, const uint8_t *a, int64_t a_stride,
     }
 }
 
-INLINE void many_rows_panel(vt_dtype t, const product *p, int64_t n, int64_t n_rows) {
-    _Alignas(64) float sums[MANY_ROWS][CPU_Q8_LANES][PANEL];
-    panel packed;
-    const uint8_t *row[PANEL];
-    for (int i = 0; i < PANEL; i++) row[i] = p->b + (n + i < p->n_n ? n + i : p->n_n - 1) * p->b_stride;
-    memset(sums, 0, (size_t)n_rows * sizeof sums[0]);
-    for (int64_t first = 0; first < p->n_blocks; first += PANEL_BLOCKS) {
-        int64_t n_chunk = p->n_blocks - first < PANEL_BLOCKS ? p->n_blocks - first : PANEL_BLOCKS;
-        for (int64_t i = 0; i < n_chunk; i++) pack_block(t, &packed, i, row, (first + i) * (int64_t)vt_dtype_block_bytes(t));
-        const uint8_t *a = p->a + p->m0 * p->a_stride + first * (int64_t)sizeof(cpu_q8_a32);
-        int64_t m = 0;
-        for (; m + TILE <= n_rows; m += TILE) tile(t, &packed, a + m * p->a_stride, p->a_stride, TILE, n_chunk, sums + m);
-        for (; m + 2 <= n_rows; m += 2) tile(t, &packed, a + m * p->a_stride, p->a_stride, 2, n_chunk, sums + m);
-        if (m < n_rows) tile(t, &packed, a + m * p->a_stride, p->a_stride, 1, n_chunk, sums + m);
-    }
-    for (int64_t m = 0; m < n_rows; m++) {
-        float out[PANEL];
-        for (int l = 0; l < PANEL; l++) out[l] = (sums[m][0][l] + sums[m][2][l]) + (sums[m][1][l] + sums[m][3][l]);
-        for (int64_t l = 0; l < PANEL && n + l < p->n_n; l += 4)
-            store_up_to_4(&p->epilogue, p->m0 + m, n + l, _mm_loadu_ps(out + l), p->n_n - n - l < 4 ? p->n_n - n - l : 4);
-    }
-}
-
-INLINE void many_rows(vt_dtype t, const product *p, int64_t begin, int64_t end) {
-    int64_t n_rows = p->n_m - p->m0 < MANY_ROWS ? p->n_m - p->m0 : MANY_ROWS;
-    for (int64_t i = begin; i < end; i++) many_rows_panel(t, p, i * PANEL, n_rows);
-}
-
-static void run(vt_queue *q, const vt_call *call, pool_fn *few, pool_fn *many) {
-    const vt_tensor *a = call->t[1], *b = call->t[2];
-    product p = {a->data, b->data, cpu_stride(a, 0), cpu_stride(b, 0), a->dim[0], b->dim[0], a->dim[1] / CPU_QK, 0, cpu_epilogue_of(call)};
-    if (p.n_m <= 0) return;
-    if (p.n_m <= FEW_ROWS)
-        cpu_run(q, p.n_n, cpu_stream_grain(q, p.n_n), few, &p);
-    else
-        for (; p.m0 < p.n_m; p.m0 += MANY_ROWS) cpu_run(q, (p.n_n + PANEL - 1) / PANEL, 1, many, &p);
-}
-
-#define PRODUCT(name, t)                                                                                                                   \
-    static void few_##name(void *ctx, int64_t begin, int64_t end, int thread) {                                                            \
-        (void)thread;                                                                                                                      \
-        few_rows(t, ctx, begin, end);                                                                                                      \
-    }                                                                                                                                      \
-    static void many_##name(void *ctx, int64_t begin, int64_t end, int thread) {                                                           \
-        (void)thread;                                                                                                                      \
-        many_rows(t, ctx, begin, end);                                                                                                     \
-    }                                                                                                                                      \
-    status vnni_matmul_q8_a32_##name(vt_queue *q, const vt_call *call, error *err) {                                                       \
-        (void)err;                                                                                                                         \
-        run(q, call, few_##name, many_##name);                                                                                             \
-        return STATUS_OK;                                                                                                                  \
-    }
+enum { TILE_REST = 2, PANEL_QK = CPU_QK, PANEL_GRAIN = 1 };
+#define PANEL_ROW(name) vnni_matmul_q8_a32_##name
+#include "vt/cpu/x86/matmul_q8_panels.inc"
 
 PRODUCT(q4_0, VT_Q4_0)
 PRODUCT(q4_1, VT_Q4_1)
