@@ -10,7 +10,11 @@
 
 enum { MAX_CTX = 96, MAX_LIVE = 24, TABLES = 6, MAX_PAGES_IN_POOL = 112, MAX_PAGE_TOKENS = 8, MAX_SNAPSHOTS = 12 };
 
-static long n_events = 100000;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+static long n_events = 100000; /* one thread: a sanitizer sees as much in a tenth */
+#else
+static long n_events = 1000000;
+#endif
 static uint64_t rng;
 
 static uint32_t rnd(uint32_t n) {
