@@ -84,7 +84,7 @@ void engine_experts_count(headrace_engine *e) {
     const bool host = p->pool == PLAN_POOL_HOST;
     p->bytes[MEM_EXPERTS] = 0;
     p->bytes[MEM_ENGINE] += model_moe_scratch_bytes(e->model);
-    if (x->tier != PLAN_EXPERTS_NONE) p->bytes[MEM_MODEL] += expert_cost_table_bytes(bank);
+    if (e->model->moe->any) p->bytes[MEM_MODEL] += expert_cost_table_bytes(bank); /* also before a tier is chosen: slots get what is left */
     if (x->tier == PLAN_EXPERTS_STREAM) {
         p->bytes[MEM_EXPERTS] = expert_store_stream_slot_bytes(bank, x->n_slots);
         p->bytes[MEM_MODEL] += expert_store_stream_table_bytes(bank, x->n_slots);

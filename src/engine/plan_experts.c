@@ -26,15 +26,17 @@ int64_t plan_host_slots_within(const expert_bank *bank, uint64_t room) {
 
 static uint64_t room_beside(const engine_plan *p, uint64_t have) { return have > p->total_bytes ? have - p->total_bytes : 0; }
 
-/* Down to a multiple of 1 MiB where that still holds as many slots as are wanted: a size that can be typed. */
+/* A size that can be typed: in MiB where that holds as many slots as are wanted, or else as many as a whole number of MiB below holds. */
 static void typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_t n) {
-    const uint64_t mib = (uint64_t)MIB, bytes = (uint64_t)n_slots * bank->stream_slot_bytes, up = (bytes + mib - 1) / mib * mib;
+    const uint64_t mib = (uint64_t)MIB, slot = bank->stream_slot_bytes, bytes = (uint64_t)n_slots * slot, up = (bytes + mib - 1) / mib * mib;
     if (n_slots == expert_stream_min_slots(bank))
         snprintf(text, n, "min");
-    else if (bytes / mib * mib / bank->stream_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
+    else if (up / slot == (uint64_t)n_slots)
+        snprintf(text, n, "%lluM", (unsigned long long)(up / mib));
+    else if (bytes / mib * mib / slot >= (uint64_t)expert_stream_min_slots(bank))
         snprintf(text, n, "%lluM", (unsigned long long)(bytes / mib));
     else
-        snprintf(text, n, "%llu", (unsigned long long)(up > bytes ? bytes : up));
+        snprintf(text, n, "%llu", (unsigned long long)bytes);
 }
 
 static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p, uint64_t have, int64_t n_slots, error *err) {

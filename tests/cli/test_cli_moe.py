@@ -429,6 +429,19 @@ class Plan(MoeTest):
         nothing = self.run_cli("plan", "-m", self.model, *self.machine(8 << 20), code=3)
         self.assertIn("--kv-mem", nothing.err)
 
+    def test_slots_take_what_is_left_to_the_byte(self):
+        """Where one more slot begins to fit, and a byte before that, the choice of the plan is one that its verdict accepts."""
+        def slots(n):
+            return self.plan_json("-m", self.model, "--experts", "stream", *self.machine(n))["experts"]["slots"]
+
+        low = 80 << 20
+        high, least = low + (4 << 20), slots(low)
+        self.assertGreater(slots(high), least)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if slots(middle) == least else (low, middle)
+        self.assertEqual((slots(low), slots(high)), (least, least + 1))
+
     def test_text_and_json_say_the_same(self):
         text = self.run_cli("plan", "-m", self.model, *self.machine(1 << 30)).out
         x = self.plan_json("-m", self.model, *self.machine(1 << 30))
