@@ -225,6 +225,22 @@ class Reports(CliTest):
         self.assertEqual(len(tensors), facts["tensors"])
         self.assertIn("token_embd.weight", self.run_cli("inspect", MODEL, "--tensors").out)
 
+    def test_inspect_windows_that_are_switched_on(self):
+        for family in ("qwen2", "qwen3", "qwen3-moe"):
+            for on in (False, True):
+                folder = self.path(family + str(on))
+                shutil.copytree(os.path.join(TESTS, "fixtures", family), folder)
+                path = os.path.join(folder, "config.json")
+                with open(path, encoding="utf-8") as f:
+                    config = json.load(f)
+                config.update(use_sliding_window=on, sliding_window=8, max_window_layers=0)
+                config.pop("layer_types", None)
+                os.remove(path)
+                with open(path, "w", encoding="utf-8") as f:
+                    json.dump(config, f)
+                caches = json.loads(self.run_cli("inspect", folder, "--json").out)["caches"]
+                self.assertEqual([(c["kind"], c["window"]) for c in caches], [("window", 8) if on else ("full", 0)], family)
+
     def test_inspect_counts_memory(self):
         facts = json.loads(self.run_cli("inspect", MODEL, "--json").out)
         memory = facts["memory_bytes"]

@@ -17,7 +17,8 @@ static const weight_row weights[] = {
 static status configure(model *m, error *err) {
     TRY(model_require_activation(m, "silu|swish", err));
     TRY(model_require_gating(m, GATING_SOFTMAX, err));
-    return model_layers_uniform(m, 0, err);
+    const model_window_switch *sw = m->priv; /* once on, on every layer */
+    return model_layers_uniform(m, sw->use ? m->hp.window : 0, err);
 }
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
@@ -34,6 +35,9 @@ const arch arch_qwen3_moe = {
     .name = "qwen3_moe",
     .hf_names = hf_names,
     .gguf_names = gguf_names,
+    .own_hparams = model_window_switch_hparams,
+    .n_own_hparams = MODEL_N_WINDOW_SWITCH_HPARAMS,
+    .own_bytes = sizeof(model_window_switch),
     .weights = weights,
     .n_weights = sizeof weights / sizeof weights[0],
     .n_slots = W_COMMON_COUNT,
