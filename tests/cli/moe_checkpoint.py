@@ -110,3 +110,68 @@ class Gguf:
         with open(path, "wb") as f:
             f.write(self.data)
         return path
+
+
+class GgufParts:
+    """A GGUF taken apart: its keys as they are, and the tensors as name -> (dimensions as stored, type, bytes); write() puts them together again."""
+    SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    ELEMENT_BYTES = {0: 4, 30: 2}  # F32, BF16
+
+    def __init__(self, name):
+        g = Gguf(name)
+        self.data, self.at = bytes(g.data), 24
+        n_tensors, self.n_keys = struct.unpack_from("<QQ", self.data, 8)
+        for _ in range(self.n_keys):
+            self._text()
+            self._skip(self._take("I"))
+        self.keys, infos, self.tensors = bytearray(self.data[24:self.at]), [], {}
+        for _ in range(n_tensors):
+            name = self._text()
+            dims = [self._take("Q") for _ in range(self._take("I"))]
+            infos.append((name, dims, self._take("I"), self._take("Q")))
+        base = -(-self.at // 32) * 32
+        for name, dims, kind, off in infos:
+            n = self.ELEMENT_BYTES[kind]
+            for d in dims:
+                n *= d
+            self.tensors[name] = (dims, kind, self.data[base + off:base + off + n])
+
+    def _take(self, form):
+        value = struct.unpack_from("<" + form, self.data, self.at)[0]
+        self.at += struct.calcsize(form)
+        return value
+
+    def _text(self):
+        n = self._take("Q")
+        self.at += n
+        return self.data[self.at - n:self.at].decode()
+
+    def _skip(self, kind):
+        if kind == 8:
+            self._text()
+        elif kind == 9:
+            of, n = self._take("I"), self._take("Q")
+            for _ in range(n if of == 8 else 0):
+                self._text()
+            self.at += 0 if of == 8 else n * self.SCALAR_BYTES[of]
+        else:
+            self.at += self.SCALAR_BYTES[kind]
+
+    def set_u32(self, key, value):
+        at = self.keys.index(key.encode()) + len(key)
+        assert struct.unpack_from("<I", self.keys, at)[0] == 4
+        struct.pack_into("<I", self.keys, at + 4, value)
+
+    def add_u32(self, key, value):
+        self.keys += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<II", 4, value)
+        self.n_keys += 1
+
+    def write(self, path):
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), self.n_keys) + bytes(self.keys)
+        body = b""
+        for name, (dims, kind, raw) in self.tensors.items():
+            head += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(dims)) + struct.pack("<%dQ" % len(dims), *dims) + struct.pack("<IQ", kind, len(body))
+            body += raw + bytes(-len(raw) % 32)
+        with open(path, "wb") as f:
+            f.write(head + bytes(-len(head) % 32) + body)
+        return path

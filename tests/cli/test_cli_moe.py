@@ -6,7 +6,7 @@ import struct
 import sys
 
 from cli_runner import CliTest, main
-from moe_checkpoint import Gguf, Headers, TESTS, fixture
+from moe_checkpoint import Gguf, GgufParts, Headers, TESTS, fixture
 
 FIXTURES = ("gemma4-moe", "gemma4-moe-fp8", "qwen3-moe", "qwen3-moe-fp8-block", "mixtral", "olmoe", "gpt-oss", "gpt-oss-mxfp4", "deepseek-v3", "glm4-moe", "qwen3_5-moe")
 GGUFS = {"mixtral": "llama", "qwen3-moe": "qwen3moe", "olmoe": "olmoe", "gpt-oss": "gpt-oss", "glm4-moe": "glm4moe", "deepseek-v3": "deepseek2", "qwen3_5-moe": "qwen35moe", "gemma4-moe": "gemma4"}
@@ -351,6 +351,65 @@ class LatentUpProjection(CliTest):
                     logits.append(f.read())
         self.assertEqual(len(logits[0]), 8 * 416 * 4)
         self.assertEqual(len(set(logits)), 1)
+
+
+class Layouts(CliTest):
+    """Other ways in which a GGUF may hold the same model: the same bits."""
+    IDS = "262,283,83,402,412,391,358"
+
+    def logits(self, model):
+        out = self.path("rows")
+        self.run_cli("logits", "-m", model, "--token-ids", self.IDS, "-o", out)
+        with open(out, "rb") as f:
+            return f.read()
+
+    def same(self, name, change):
+        parts = GgufParts(name)
+        want = self.logits(parts.write(self.path("as_it_was.gguf")))
+        change(parts)
+        self.assertEqual(self.logits(parts.write(self.path("changed.gguf"))), want)
+
+    def test_gate_and_up_in_one_tensor(self):
+        def fuse(parts):
+            for layer in range(3):
+                at = "blk.%d.ffn_" % layer
+                (embd, ff, n), kind, gate = parts.tensors.pop(at + "gate_exps.weight")
+                up = parts.tensors.pop(at + "up_exps.weight")[2]
+                size = len(gate) // n
+                parts.tensors[at + "gate_up_exps.weight"] = ([embd, 2 * ff, n], kind, b"".join(gate[e * size:(e + 1) * size] + up[e * size:(e + 1) * size] for e in range(n)))
+
+        for name in ("qwen3-moe", "qwen3_5-moe"):
+            self.same(name + "_fixture_bf16.gguf", fuse)
+
+    def test_gate_and_up_apart(self):
+        def split(parts):
+            for layer in range(4):
+                at = "blk.%d.ffn_" % layer
+                (embd, both, n), kind, raw = parts.tensors.pop(at + "gate_up_exps.weight")
+                half = len(raw) // n // 2
+                for i, part in enumerate(("gate", "up")):
+                    parts.tensors[at + part + "_exps.weight"] = ([embd, both // 2, n], kind, b"".join(raw[(2 * e + i) * half:(2 * e + i + 1) * half] for e in range(n)))
+
+        self.same("gemma4-moe_fixture_bf16.gguf", split)
+
+    def test_layers_that_predict_further_tokens(self):
+        """They are counted among the blocks, and not used."""
+        for name, arch in (("glm4-moe", "glm4moe"), ("deepseek-v3", "deepseek2"), ("qwen3_5-moe", "qwen35moe")):
+            def add(parts, arch=arch):
+                n = 4 if arch == "qwen35moe" else 3
+                parts.set_u32(arch + ".block_count", n + 1)
+                parts.add_u32(arch + ".nextn_predict_layers", 1)
+                for tensor in ("nextn.eh_proj.weight", "nextn.enorm.weight", "attn_norm.weight", "ffn_gate_exps.weight"):
+                    parts.tensors["blk.%d.%s" % (n, tensor)] = ([8], 0, bytes(32))
+
+            self.same(name + "_fixture_bf16.gguf", add)
+
+    def test_an_up_projection_both_split_and_whole(self):
+        def add(parts):
+            for layer in range(3):
+                parts.tensors["blk.%d.attn_kv_b.weight" % layer] = ([24, 128], 30, bytes(24 * 128 * 2))
+
+        self.same("deepseek-v3_fixture_bf16.gguf", add)
 
 
 class Experts(MoeTest):
