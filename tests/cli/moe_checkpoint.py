@@ -39,12 +39,17 @@ class Headers:
     def expert_layer(self):
         return max(layer for layer in range(3) if self.of_layer(layer, r"\.experts\."))
 
-    def write_data(self, folder, replaced):
-        """The fixture with its numbers, but for those that are replaced: name -> (dtype, shape, bytes)."""
+    def data(self):
+        """name -> bytes of the fixture."""
         with open(os.path.join(self.folder, "model.safetensors"), "rb") as f:
             header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-            data = f.read()
-        begin = {name: header[name]["data_offsets"][0] for name in self.tensors}
+            raw = f.read()
+        header.pop("__metadata__", None)
+        return {name: raw[t["data_offsets"][0]:t["data_offsets"][1]] for name, t in header.items()}
+
+    def write_data(self, folder, replaced):
+        """The fixture with its numbers, but for those that are replaced: name -> (dtype, shape, bytes)."""
+        data = self.data()
         self.tensors.update({name: (dtype, shape) for name, (dtype, shape, _) in replaced.items()})
         self.write(folder)
         with open(os.path.join(folder, "model.safetensors"), "r+b") as f:
@@ -53,7 +58,8 @@ class Headers:
             for name, t in written.items():
                 at, end = t["data_offsets"]
                 f.seek(base + at)
-                f.write(replaced[name][2] if name in replaced else data[begin[name]:begin[name] + end - at])
+                f.write(replaced[name][2] if name in replaced else data[name])
+                assert f.tell() == base + end
         return folder
 
     def write(self, folder):

@@ -381,6 +381,21 @@ class Layouts(CliTest):
         for name in ("qwen3-moe", "qwen3_5-moe"):
             self.same(name + "_fixture_bf16.gguf", fuse)
 
+    def test_experts_stacked_in_a_folder(self):
+        """As Qwen3.5 is published: gate and up of all experts in one tensor, down in another."""
+        h = Headers("qwen3_5-moe")
+        want, data = self.logits(h.folder), h.data()
+        stacked, count = {}, h.config["num_experts"]
+        for layer in range(4):
+            at = "model.layers.%d.mlp.experts." % layer
+            parts = {k: [data["%s%d.%s_proj.weight" % (at, e, k)] for e in range(count)] for k in ("gate", "up", "down")}
+            ff, embd = h.tensors[at + "0.gate_proj.weight"][1]
+            stacked[at + "gate_up_proj"] = ("BF16", [count, 2 * ff, embd], b"".join(g + u for g, u in zip(parts["gate"], parts["up"])))
+            stacked[at + "down_proj"] = ("BF16", [count, embd, ff], b"".join(parts["down"]))
+            for name in h.of_layer(layer, r"\.experts\."):
+                del h.tensors[name]
+        self.assertEqual(self.logits(h.write_data(self.path("stacked"), stacked)), want)
+
     def test_gate_and_up_apart(self):
         def split(parts):
             for layer in range(4):

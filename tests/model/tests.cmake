@@ -39,6 +39,8 @@ foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olm
 endforeach()
 headrace_fixture_folder(qwen3_5-moe 2e-3)
 headrace_fixture(gemma3_wrapped ${fixtures}/gemma3 ${fixtures}/gemma3 2e-4 wrapped)
+headrace_fixture(gemma4-moe_wrapped ${fixtures}/gemma4-moe ${fixtures}/gemma4-moe 2e-4 wrapped)
+headrace_fixture(qwen3_5-moe_wrapped ${fixtures}/qwen3_5-moe ${fixtures}/qwen3_5-moe 2e-3 wrapped)
 
 # The same fixtures rewritten as GGUF (tools/fixture_to_gguf.py).
 foreach(name mistral qwen2 qwen3 gemma3 gemma4-dense)
