@@ -396,6 +396,20 @@ class Layouts(CliTest):
                 del h.tensors[name]
         self.assertEqual(self.logits(h.write_data(self.path("stacked"), stacked)), want)
 
+    def test_the_second_version_of_deepseek_as_a_folder(self):
+        """Softmax over all experts, no groups, bias or norm: what the GGUF of these weights gives, which is held against llama.cpp."""
+        h = Headers("deepseek-v3")
+        h.config.update(architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", norm_topk_prob=False)
+        for key in ("n_group", "topk_group", "scoring_func", "topk_method"):
+            h.config.pop(key, None)
+        for layer in range(3):
+            for name in h.of_layer(layer, "e_score_correction_bias"):
+                del h.tensors[name]
+        want = self.logits(os.path.join(TESTS, "data", "deepseek-v2_fixture_bf16.gguf"))
+        self.assertEqual(self.logits(h.write_data(self.path("v2"), {})), want)
+        h.config.update(n_group=4, topk_group=4, topk_method="group_limited_greedy", scoring_func="softmax")  # all groups: no other choice
+        self.assertEqual(self.logits(h.write_data(self.path("groups"), {})), want)
+
     def test_gate_and_up_apart(self):
         def split(parts):
             for layer in range(4):
