@@ -8,9 +8,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "moe/expert_policy.h"
-#include "moe/expert_seen.h"
-#include "moe/expert_store.h"
+#include "moe/expert_wave.h"
 
 typedef struct retiring {
     int32_t slot;
@@ -42,17 +40,13 @@ typedef struct device_store {
     int32_t first_sent, n_sent;
     status late;           /* what a fence said of work that had been given out already; for the next answer */
 
-    int32_t layer;
-    int32_t *hits, n_hits, next_hit;      /* slots */
-    int32_t *misses, n_misses, next_miss; /* experts; the first next_miss have slots, and turn -1 when they have been given */
+    expert_wave wave;                     /* misses that have been given turn -1 */
     int32_t *sizes, n_sizes, next_size;   /* waves of the lower store over what was placed last */
     int32_t next_below;                   /* first of misses that the next of them is about */
     bool below_active;
 
-    int32_t last_layer;
     int64_t n_leases;
     expert_counters counters;
-    expert_seen seen;
 } device_store;
 
 static device_store *self(expert_store *base) { return (device_store *)base; }
@@ -78,12 +72,7 @@ static void await_oldest(device_store *s) {
 static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
     (void)ids;
     device_store *s = self(base);
-    if (layer <= s->last_layer) expert_policy_step(s->policy);
-    s->last_layer = layer;
-    int32_t room = s->n_slots - (int32_t)s->n_leases, n_waves = 0; /* what is leaving can be waited for */
-    if (room < 1) room = 1;
-    for (int32_t at = 0; at < n; at += room) sizes[n_waves++] = n - at < room ? n - at : room;
-    return n_waves;
+    return expert_wave_cut(&s->wave, s->policy, layer, n, s->n_slots - (int32_t)s->n_leases, sizes); /* what is leaving can be waited for */
 }
 
 /* ---- copies under way ---- */
@@ -121,45 +110,28 @@ static status take_late(device_store *s, error *err) {
 
 /* Slots for as many missing experts as there are, and the lower store asked for them. */
 static void place_misses(device_store *s) {
-    const int32_t first = s->next_miss;
+    const int32_t first = s->wave.next_miss;
     end_all_copies(s, false); /* the lower store has all its slots for what comes */
     let_go_of_the_done(s);
-    while (s->next_miss < s->n_misses) {
+    while (s->wave.next_miss < s->wave.n_misses) {
         int32_t slot;
-        while ((slot = expert_policy_place(s->policy, s->layer, s->misses[s->next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving > 0) await_oldest(s);
+        while ((slot = expert_policy_place(s->policy, s->wave.layer, s->wave.misses[s->wave.next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving > 0) await_oldest(s);
         if (slot < 0) break;
         expert_policy_protect(s->policy, slot, true);
         s->generation[slot]++;
-        s->next_miss++;
+        s->wave.next_miss++;
     }
     s->next_below = first;
     s->next_size = 0;
-    s->n_sizes = s->next_miss > first ? s->below->waves(s->below, s->layer, s->misses + first, s->next_miss - first, s->sizes) : 0;
+    s->n_sizes = s->wave.next_miss > first ? s->below->waves(s->below, s->wave.layer, s->wave.misses + first, s->wave.next_miss - first, s->sizes) : 0;
 }
 
 static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
     device_store *s = self(base);
-    if (n > s->base.bank->max_experts || s->next_hit < s->n_hits || s->next_miss < s->n_misses || s->next_size < s->n_sizes || s->below_active) {
-        return error_set(err, STATUS_BUG, "experts: a wave of %d experts of layer %d while another is under way", n, layer);
-    }
-    s->layer = layer;
-    s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
+    TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, s->next_size < s->n_sizes || s->below_active, err));
     end_all_copies(s, false); /* what did not arrive is no hit */
     TRY(take_late(s, err));
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
-        expert_seen_add(&s->seen, layer, ids[i]);
-        if (slot < 0) {
-            s->misses[s->n_misses++] = ids[i];
-            continue;
-        }
-        expert_policy_touch(s->policy, slot);
-        expert_policy_protect(s->policy, slot, true);
-        s->hits[s->n_hits++] = slot;
-    }
-    s->counters.waves++;
-    s->counters.hits += (uint64_t)s->n_hits;
-    s->counters.misses += (uint64_t)s->n_misses;
+    expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
     place_misses(s);
     return STATUS_OK;
 }
@@ -167,20 +139,20 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
 static uint8_t *address(const device_store *s, int32_t slot) { return (uint8_t *)s->memory.data + (size_t)slot * s->slot_bytes; }
 
 static void give(device_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
-    const expert_layer *el = &s->base.bank->layers[s->layer];
-    *lease = (expert_lease){.layer = s->layer, .expert = expert, .slot = slot, .generation = s->generation[slot], .ready = s->ready[slot]};
+    const expert_layer *el = &s->base.bank->layers[s->wave.layer];
+    *lease = (expert_lease){.layer = s->wave.layer, .expert = expert, .slot = slot, .generation = s->generation[slot], .ready = s->ready[slot]};
     for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = address(s, slot) + el->parts[p].slot_off;
     s->n_leases++;
 }
 
 static void mark_given(device_store *s, int32_t expert) {
-    for (int32_t i = 0; i < s->next_miss; i++) {
-        if (s->misses[i] == expert) s->misses[i] = -1;
+    for (int32_t i = 0; i < s->wave.next_miss; i++) {
+        if (s->wave.misses[i] == expert) s->wave.misses[i] = -1;
     }
 }
 
 static void empty_slot(device_store *s, int32_t expert) {
-    const int32_t slot = expert_policy_find(s->policy, s->layer, expert);
+    const int32_t slot = expert_policy_find(s->policy, s->wave.layer, expert);
     if (slot < 0) return;
     expert_policy_forget(s->policy, slot);
     expert_policy_protect(s->policy, slot, false);
@@ -188,14 +160,14 @@ static void empty_slot(device_store *s, int32_t expert) {
 
 /* Copies of all parts of one expert into its slot are under way; the lower lease goes back when they are over, or at once when they cannot be. */
 static status upload(device_store *s, const expert_lease *from, int32_t slot, error *err) {
-    const expert_layer *el = &s->base.bank->layers[s->layer];
+    const expert_layer *el = &s->base.bank->layers[s->wave.layer];
     status rc = STATUS_OK;
     for (int32_t p = 0; rc == STATUS_OK && p < el->n_parts; p++) rc = vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes);
     if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
     if (rc != STATUS_OK) {
         (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
         s->below->release(s->below, from, (vt_fence){0});
-        return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->layer);
+        return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->wave.layer);
     }
     s->sent[(s->first_sent + s->n_sent++) % s->base.bank->max_experts] = (sending){.from = *from, .slot = slot, .generation = s->generation[slot]};
     s->counters.bytes_read += el->file_bytes;
@@ -211,12 +183,12 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
             const int32_t n = s->sizes[s->next_size++], first = s->next_below;
             s->next_below += n;
             end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
-            const status rc = s->below->begin(s->below, s->layer, s->misses + first, n, err);
+            const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
             if (rc != STATUS_OK) {
-                from->expert = s->misses[first];
+                from->expert = s->wave.misses[first];
                 for (int32_t i = first; i < first + n; i++) {
-                    empty_slot(s, s->misses[i]);
-                    s->misses[i] = -1;
+                    empty_slot(s, s->wave.misses[i]);
+                    s->wave.misses[i] = -1;
                 }
                 return rc;
             }
@@ -232,23 +204,22 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     device_store *s = self(base);
     let_go_of_the_done(s);
     end_done_copies(s);
-    *lease = (expert_lease){.layer = s->layer, .expert = -1, .slot = -1};
+    *lease = (expert_lease){.layer = s->wave.layer, .expert = -1, .slot = -1};
     TRY(take_late(s, err));
-    if (s->next_hit < s->n_hits) {
-        int32_t layer, expert;
-        const int32_t slot = s->hits[s->next_hit++];
-        expert_policy_holds(s->policy, slot, &layer, &expert);
-        give(s, expert, slot, lease);
+    int32_t expert;
+    const int32_t hit = expert_wave_next_hit(&s->wave, s->policy, &expert);
+    if (hit >= 0) {
+        give(s, expert, hit, lease);
         return STATUS_OK;
     }
     expert_lease from = {.expert = -1};
     status rc = next_from_below(s, &from, err);
-    if (rc == STATUS_NOT_FOUND && s->next_miss < s->n_misses) {
+    if (rc == STATUS_NOT_FOUND && s->wave.next_miss < s->wave.n_misses) {
         place_misses(s);
         rc = next_from_below(s, &from, err);
         if (rc == STATUS_NOT_FOUND) {
-            *lease = (expert_lease){.layer = s->layer, .expert = s->misses[s->next_miss], .slot = -1};
-            return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot on the device: %lld of %d are leased", lease->expert, s->layer, (long long)s->n_leases, s->n_slots);
+            *lease = (expert_lease){.layer = s->wave.layer, .expert = s->wave.misses[s->wave.next_miss], .slot = -1};
+            return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot on the device: %lld of %d are leased", lease->expert, s->wave.layer, (long long)s->n_leases, s->n_slots);
         }
     }
     if (rc == STATUS_NOT_FOUND) {
@@ -257,7 +228,7 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     mark_given(s, from.expert);
     if (rc == STATUS_OK) {
-        const int32_t slot = expert_policy_find(s->policy, s->layer, from.expert);
+        const int32_t slot = expert_policy_find(s->policy, s->wave.layer, from.expert);
         rc = upload(s, &from, slot, err);
         if (rc == STATUS_OK) {
             give(s, from.expert, slot, lease);
@@ -266,7 +237,7 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     s->counters.failed++;
     empty_slot(s, from.expert);
-    *lease = (expert_lease){.layer = s->layer, .expert = from.expert, .slot = -1};
+    *lease = (expert_lease){.layer = s->wave.layer, .expert = from.expert, .slot = -1};
     return rc;
 }
 
@@ -287,25 +258,22 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
 
 static void cancel(expert_store *base) {
     device_store *s = self(base);
-    while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
+    expert_wave_drop_hits(&s->wave, s->policy);
     end_all_copies(s, true); /* the step has failed: nobody knows whether they arrived */
     s->late = STATUS_OK;
     if (s->below_active) s->below->cancel(s->below);
-    for (int32_t i = 0; i < s->next_miss; i++) {
-        if (s->misses[i] >= 0) empty_slot(s, s->misses[i]); /* placed and never filled */
+    for (int32_t i = 0; i < s->wave.next_miss; i++) {
+        if (s->wave.misses[i] >= 0) empty_slot(s, s->wave.misses[i]); /* placed and never filled */
     }
     s->below_active = false;
     s->n_sizes = s->next_size = 0;
-    s->next_miss = s->n_misses;
+    s->wave.next_miss = s->wave.n_misses;
 }
 
 static void counters(expert_store *base, expert_counters *out) {
     device_store *s = self(base);
     *out = s->counters;
-    out->distinct = s->seen.n;
-    out->n_slots = (uint64_t)s->n_slots;
-    out->slot_bytes = s->slot_bytes;
-    out->bytes_resident = (uint64_t)expert_policy_used(s->policy) * s->slot_bytes;
+    expert_wave_count(&s->wave, s->policy, s->n_slots, s->slot_bytes, out);
 }
 
 static status close_store(expert_store *base) {
@@ -318,7 +286,8 @@ static status close_store(expert_store *base) {
     for (int32_t i = 0; i < s->n_fences; i++) vt_fence_destroy(s->device, s->ready[i]);
     expert_policy_destroy(s->policy);
     vt_buffer_free(&s->memory);
-    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->hits, s->misses, s->sizes, s->seen.bits};
+    expert_wave_deinit(&s->wave, s->m);
+    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
@@ -328,8 +297,8 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
     const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
     if (policy == SIZE_MAX) return SIZE_MAX;
-    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (3 * sizeof(int32_t) + sizeof(sending)) + expert_seen_bytes(bank) +
-           8 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (sizeof(int32_t) + sizeof(sending)) + expert_wave_bytes(bank) +
+           6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status create(device_store *s, error *err) {
@@ -338,15 +307,14 @@ static status create(device_store *s, error *err) {
     const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
-        {&s->hits, experts, sizeof *s->hits},           {&s->misses, experts, sizeof *s->misses}, {&s->sizes, experts, sizeof *s->sizes},
-        {&s->sent, experts, sizeof *s->sent},
+        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, experts, sizeof *s->sent},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);
         if (p == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
         memcpy(arrays[i].at, &p, sizeof p);
     }
-    if (!expert_seen_init(&s->seen, s->m, bank)) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
+    if (!expert_wave_init(&s->wave, s->m, bank)) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
     TRY(vt_buffer_alloc(s->device, MEM_EXPERTS, slots * s->slot_bytes, "expert slots", &s->memory, err));
     for (; s->n_fences < s->n_slots; s->n_fences++) {
         const status rc = vt_fence_create(s->device, &s->ready[s->n_fences]);
@@ -375,7 +343,6 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     s->below = below;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
     s->slot_bytes = bank->stream_slot_bytes;
-    s->last_layer = INT32_MAX;
     const status rc = create(s, err);
     if (rc != STATUS_OK) {
         (void)close_store(&s->base);

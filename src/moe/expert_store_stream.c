@@ -10,10 +10,8 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "moe/expert_pack.h"
-#include "moe/expert_policy.h"
 #include "moe/expert_reader_choice.h"
-#include "moe/expert_seen.h"
-#include "moe/expert_store.h"
+#include "moe/expert_wave.h"
 
 typedef struct fill {
     int32_t layer, expert, slot;
@@ -35,15 +33,10 @@ typedef struct stream_store {
     fill *fills;          /* [n_fills] */
     int32_t *free_fills, n_free_fills;
 
-    int32_t layer;        /* of the wave begun */
-    int32_t *hits, n_hits, next_hit;     /* slots that hold experts of the wave */
-    int32_t *misses, n_misses, next_miss; /* experts of the wave; the first next_miss have slots */
-
-    int32_t last_layer;   /* that waves() was asked about: a lower one begins a step */
+    expert_wave wave;
     int64_t n_leases;
     uint64_t wave_ns, wave_stall_ns; /* when the wave began, and what had been waited for by then; 0: none is under way */
     expert_counters counters;
-    expert_seen seen;
 } stream_store;
 
 static stream_store *self(expert_store *base) { return (stream_store *)base; }
@@ -58,12 +51,7 @@ static int32_t current_limit(const stream_store *s) {
 static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
     (void)ids;
     stream_store *s = self(base);
-    if (layer <= s->last_layer) expert_policy_step(s->policy);
-    s->last_layer = layer;
-    int32_t room = current_limit(s) - expert_policy_n_protected(s->policy), n_waves = 0;
-    if (room < 1) room = 1;
-    for (int32_t at = 0; at < n; at += room) sizes[n_waves++] = n - at < room ? n - at : room;
-    return n_waves;
+    return expert_wave_cut(&s->wave, s->policy, layer, n, current_limit(s) - expert_policy_n_protected(s->policy), sizes);
 }
 
 /* ---- a wave ---- */
@@ -71,16 +59,16 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
 static uint8_t *slot_at(const stream_store *s, int32_t slot) { return s->memory + (size_t)slot * s->slot_bytes; }
 
 static void place_misses(stream_store *s) {
-    while (s->next_miss < s->n_misses && s->n_free_fills > 0) {
-        const int32_t expert = s->misses[s->next_miss], slot = expert_policy_place(s->policy, s->layer, expert, current_limit(s), &s->counters.evictions);
+    while (s->wave.next_miss < s->wave.n_misses && s->n_free_fills > 0) {
+        const int32_t expert = s->wave.misses[s->wave.next_miss], slot = expert_policy_place(s->policy, s->wave.layer, expert, current_limit(s), &s->counters.evictions);
         if (slot < 0) return;
-        s->next_miss++;
+        s->wave.next_miss++;
         expert_policy_protect(s->policy, slot, true);
         s->generation[slot]++;
         const int32_t i = s->free_fills[--s->n_free_fills];
         expert_range ranges[EXPERT_MAX_PARTS];
-        s->fills[i] = (fill){.layer = s->layer, .expert = expert, .slot = slot};
-        const int32_t n = expert_slot_ranges(s->base.bank, s->layer, expert, slot_at(s, slot), ranges);
+        s->fills[i] = (fill){.layer = s->wave.layer, .expert = expert, .slot = slot};
+        const int32_t n = expert_slot_ranges(s->base.bank, s->wave.layer, expert, slot_at(s, slot), ranges);
         s->counters.reads += (uint64_t)n;
         expert_reader_submit(s->reader, i, ranges, n);
     }
@@ -88,35 +76,18 @@ static void place_misses(stream_store *s) {
 
 static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
     stream_store *s = self(base);
-    if (n > s->base.bank->max_experts || s->next_hit < s->n_hits || s->next_miss < s->n_misses || expert_reader_pending(s->reader) > 0) {
-        return error_set(err, STATUS_BUG, "experts: a wave of %d experts of layer %d while another is under way", n, layer);
-    }
-    s->layer = layer;
+    TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, expert_reader_pending(s->reader) > 0, err));
     s->wave_ns = os_now_ns();
     s->wave_stall_ns = s->counters.stall_ns;
-    s->n_hits = s->next_hit = s->n_misses = s->next_miss = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t slot = expert_policy_find(s->policy, layer, ids[i]);
-        expert_seen_add(&s->seen, layer, ids[i]);
-        if (slot < 0) {
-            s->misses[s->n_misses++] = ids[i];
-            continue;
-        }
-        expert_policy_touch(s->policy, slot);
-        expert_policy_protect(s->policy, slot, true);
-        s->hits[s->n_hits++] = slot;
-    }
-    s->counters.waves++;
-    s->counters.hits += (uint64_t)s->n_hits;
-    s->counters.misses += (uint64_t)s->n_misses;
+    expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
     s->counters.evictions += (uint64_t)expert_policy_shrink(s->policy, current_limit(s));
     place_misses(s);
     return STATUS_OK;
 }
 
 static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
-    *lease = (expert_lease){.layer = s->layer, .expert = expert, .slot = slot, .generation = s->generation[slot]};
-    expert_slot_parts(s->base.bank, s->layer, expert, slot_at(s, slot), lease->part);
+    *lease = (expert_lease){.layer = s->wave.layer, .expert = expert, .slot = slot, .generation = s->generation[slot]};
+    expert_slot_parts(s->base.bank, s->wave.layer, expert, slot_at(s, slot), lease->part);
     s->n_leases++;
 }
 
@@ -145,21 +116,20 @@ static void end_wave(stream_store *s) {
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     stream_store *s = self(base);
     place_misses(s);
-    if (s->next_hit < s->n_hits) {
-        int32_t layer, expert;
-        const int32_t slot = s->hits[s->next_hit++];
-        expert_policy_holds(s->policy, slot, &layer, &expert);
+    int32_t expert;
+    const int32_t slot = expert_wave_next_hit(&s->wave, s->policy, &expert);
+    if (slot >= 0) {
         give(s, expert, slot, lease);
         return STATUS_OK;
     }
     const int32_t i = expert_reader_next(s->reader, true, &s->counters.stall_ns);
     if (i < 0) {
-        if (s->next_miss == s->n_misses) {
+        if (s->wave.next_miss == s->wave.n_misses) {
             end_wave(s);
             return STATUS_NOT_FOUND;
         }
-        *lease = (expert_lease){.layer = s->layer, .expert = s->misses[s->next_miss], .slot = -1};
-        return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->layer,
+        *lease = (expert_lease){.layer = s->wave.layer, .expert = s->wave.misses[s->wave.next_miss], .slot = -1};
+        return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->wave.layer,
                          current_limit(s), s->slot_bytes, (long long)s->n_leases);
     }
     const fill f = s->fills[i];
@@ -189,9 +159,9 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
 
 static void cancel(expert_store *base) {
     stream_store *s = self(base);
-    s->next_miss = s->n_misses;
+    s->wave.next_miss = s->wave.n_misses;
     end_wave(s);
-    while (s->next_hit < s->n_hits) expert_policy_protect(s->policy, s->hits[s->next_hit++], false);
+    expert_wave_drop_hits(&s->wave, s->policy);
     expert_reader_drop(s->reader);
     for (int32_t i; (i = expert_reader_next(s->reader, true, &s->counters.stall_ns)) >= 0;) {
         const int32_t slot = s->fills[i].slot;
@@ -202,14 +172,11 @@ static void cancel(expert_store *base) {
 static void counters(expert_store *base, expert_counters *out) {
     stream_store *s = self(base);
     *out = s->counters;
-    out->distinct = s->seen.n;
     out->disk_ns = expert_reader_busy_ns(s->reader);
     out->disk_bytes_per_s = (uint64_t)s->choice.bytes_per_s;
     out->read_way = (int32_t)s->choice.way;
     out->read_depth = s->choice.depth;
-    out->n_slots = (uint64_t)s->n_slots;
-    out->slot_bytes = s->slot_bytes;
-    out->bytes_resident = (uint64_t)expert_policy_used(s->policy) * s->slot_bytes;
+    expert_wave_count(&s->wave, s->policy, s->n_slots, s->slot_bytes, out);
 }
 
 static status close_store(expert_store *base) {
@@ -218,8 +185,9 @@ static status close_store(expert_store *base) {
     if (s->reader != NULL && s->policy != NULL) cancel(base);
     expert_reader_destroy(s->reader);
     expert_policy_destroy(s->policy);
-    void *const blocks[] = {s->block, s->generation, s->fills, s->free_fills, s->hits, s->misses, s->seen.bits};
+    void *const blocks[] = {s->block, s->generation, s->fills, s->free_fills};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
+    expert_wave_deinit(&s->wave, s->m);
     vt_buffer_free(&s->pinned);
     mem_free(s->m, s);
     return rc;
@@ -266,7 +234,7 @@ size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots)
     const size_t policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts), reader = expert_reader_bytes(n_fills, EXPERT_MAX_PARTS);
     if (policy == SIZE_MAX || reader == SIZE_MAX) return SIZE_MAX;
     return policy + reader + sizeof(stream_store) + (size_t)n_slots * sizeof(uint64_t) + (size_t)n_fills * (sizeof(fill) + sizeof(int32_t)) +
-           2 * (size_t)bank->max_experts * sizeof(int32_t) + expert_seen_bytes(bank) + 7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+           expert_wave_bytes(bank) + 4 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 /* ---- create ---- */
@@ -287,9 +255,7 @@ static status allocate(stream_store *s, error *err) {
     s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
     s->fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->fills);
     s->free_fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->free_fills);
-    s->hits = mem_calloc(s->m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->hits);
-    s->misses = mem_calloc(s->m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->misses);
-    if (s->generation == NULL || s->fills == NULL || s->free_fills == NULL || s->hits == NULL || s->misses == NULL || !expert_seen_init(&s->seen, s->m, bank)) {
+    if (s->generation == NULL || s->fills == NULL || s->free_fills == NULL || !expert_wave_init(&s->wave, s->m, bank)) {
         return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d slots", s->n_slots);
     }
     for (int32_t i = 0; i < s->n_fills; i++) s->free_fills[s->n_free_fills++] = i;
@@ -329,7 +295,6 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
     s->slot_bytes = bank->stream_slot_bytes;
     s->n_fills = count_fills(bank, s->n_slots);
-    s->last_layer = INT32_MAX;
     const status rc = most > INT32_MAX / 2 ? error_set(err, STATUS_UNSUPPORTED, "experts: more than %d experts", INT32_MAX / 2) : create(s, err);
     if (rc != STATUS_OK) {
         (void)close_store(&s->base);
