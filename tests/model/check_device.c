@@ -227,6 +227,12 @@ static void generated(void **state) {
         if (i == 0) memcpy(first, r.tokens, (size_t)r.n_tokens * sizeof *first);
         assert_memory_equal(r.tokens, first, (size_t)r.n_tokens * sizeof *first);
         support_run_free(&r);
+        r = (support_run){.ids = a->prompts[0].ids, .n_ids = a->prompts[0].n_ids, .max_tokens = a->prompts[0].n_greedy}; /* from what the device remembers: pages, and snapshots of states */
+        support_go(e, &r, 1);
+        assert_int_equal(r.usage.prefix_hit_tokens, (r.n_ids - 1) / 16 * 16);
+        assert_true(r.usage.prefix_hit_tokens > 0);
+        assert_memory_equal(r.tokens, first, (size_t)r.n_tokens * sizeof *first);
+        support_run_free(&r);
         headrace_free(e);
     }
     nothing_left();
