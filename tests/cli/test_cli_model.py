@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import struct
+import subprocess
 import sys
 
 from cli_runner import CliTest, main
@@ -371,6 +372,16 @@ class MakeModel(CliTest):
         self.assertAlmostEqual(plan["budgets"][0]["steps_per_s"], 1 / (dense / (10 << 30) + experts / (1 << 30)), delta=0.01)
         self.fails(2, "is of 4 layers of 32 experts", "bench", "-m", self.make("other", "--layers", "2")[0], "--replay", forced)
         self.fails(2, "has no experts", "complete", "-m", MODEL, "-p", "a", "--record-routing", first)
+
+    def test_made_traces(self):
+        tool = os.path.join(os.path.dirname(TESTS), "tools", "make_trace.py")
+        for name, args, low, high in (("kept", ("--persistence", "1"), 1, 1), ("even", ("--persistence", "0", "--skew", "0"), 0.10, 0.15), ("half", ("--persistence", "0.5", "--skew", "0"), 0.52, 0.60)):
+            path = self.path(name)
+            subprocess.run((sys.executable, "-B", tool, "-o", path, "--layers", "4", "--experts", "32", "--top-k", "4", "--tokens", "300", *args), check=True, stdout=subprocess.DEVNULL)
+            replay = json.loads(self.run_cli("plan", "-m", self.make(name + "-model")[0], "--replay", path, "--json").out)["replay"]
+            self.assertEqual((replay["steps"], replay["rows"]), (300, 300))
+            self.assertTrue(low <= replay["overlap"] <= high, replay["overlap"])  # a share p stays, and of the rest some come again
+            self.assertEqual(replay["distinct"], 16 if name == "kept" else 128)
 
     def test_packed(self):
         path, bank = self.make("packed")[0], self.path("bank")
