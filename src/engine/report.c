@@ -122,6 +122,11 @@ static void add_plan(report_ctx *r, const headrace_engine *e, const error *refus
     if (p->total_bytes == 0) return;
     add_number(r, "planned_context", p->n_ctx);
     add_number(r, "planned_sequences", p->max_seqs);
+    if (p->n_snapshots > 0) {
+        add_number(r, "planned_snapshots", p->n_snapshots);
+        add_number(r, "snapshot_bytes", (int64_t)model_state_bytes(e->model));
+        add_number(r, "snapshot_every_tokens", (int64_t)p->snapshot_blocks * p->page_tokens);
+    }
     for (int t = 0; t < MEM_TAG_COUNT; t++) {
         if (p->bytes[t] > 0) set(bytes, mem_tag_name((mem_tag)t), json_integer((json_int_t)p->bytes[t]));
     }
