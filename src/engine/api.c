@@ -193,7 +193,7 @@ headrace_status headrace_vocab_open(const headrace_config *c, headrace_vocab **o
         return api_error(herr, error_set(&err, STATUS_NO_MEMORY, "api: no memory for a vocabulary"), &err);
     }
     v->m = m;
-    rc = engine_open_source(m, c->c, NULL, NULL, &v->src, &err);
+    rc = engine_open_source(m, c->c, false, NULL, NULL, &v->src, &err);
     const tokenizer_options to = {0};
     if (rc == STATUS_OK) rc = tokenizer_open(m, v->src, &to, &v->tok, &err);
     if (rc != STATUS_OK) {

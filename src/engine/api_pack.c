@@ -8,7 +8,7 @@
 static status pack(mem *m, const config *c, const char *path, headrace_progress *progress, void *user, expert_pack_result *out, error *err) {
     source *src = NULL;
     model *mo = NULL;
-    TRY(engine_open_source(m, c, NULL, NULL, &src, err));
+    TRY(engine_open_source(m, c, false, NULL, NULL, &src, err));
     status rc = model_open(m, src, &mo, err);
     if (rc == STATUS_OK && !mo->moe->any) rc = error_set(err, STATUS_INVALID, "pack: %s has no experts", mo->arch->name);
     if (rc == STATUS_OK) rc = expert_pack_write(m, &mo->moe->bank, path, progress, user, out, err);

@@ -90,8 +90,9 @@ NODISCARD status engine_load(mem *m, const config *c, headrace_progress *progres
  * For inspect: the headers, the device and the plan of a load, and none of its large allocations. A plan that is refused (memory, a missing kernel, a setting) is told in *refused, and
  * the rest is there all the same. m goes over as in engine_load.
  */
-NODISCARD status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *refused, error *err);
-NODISCARD status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err);
+NODISCARD status engine_load_plan(mem *m, const config *c, bool with_bank, headrace_engine **out, error *refused, error *err);
+/** with_bank: also --expert-bank, which only those have to find who plan with it or read from it. */
+NODISCARD status engine_open_source(mem *m, const config *c, bool with_bank, headrace_progress *progress, void *user, source **out, error *err);
 
 /* engine_experts.c */
 /** The choice; maps the files unless experts are streamed. e->plan: everything else, with dense weights read. */

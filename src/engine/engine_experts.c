@@ -175,6 +175,7 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     expert_counters c;
     store->counters(store, &c);
     out->experts_distinct = c.distinct;
+    out->expert_failures = c.failed; /* of two tiers the upper one counts what fails below it too */
     if (e->experts_below != NULL) { /* two tiers: the device's over the host's */
         out->device_expert_hits = c.hits;
         out->device_expert_misses = c.misses;
@@ -189,7 +190,6 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     out->expert_evictions = c.evictions;
     out->expert_bytes_read = c.bytes_read;
     out->expert_reads = c.reads;
-    out->expert_failures = c.failed;
     out->expert_stall_ns = c.stall_ns;
     out->expert_slots = c.n_slots;
     out->expert_slot_bytes = c.slot_bytes;

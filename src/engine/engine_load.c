@@ -19,10 +19,10 @@ enum {
     SEQUENCE_BYTES = 16384   /* struct, text buffers, lists of ordinary length */
 };
 
-status engine_open_source(mem *m, const config *c, headrace_progress *progress, void *user, source **out, error *err) {
+status engine_open_source(mem *m, const config *c, bool with_bank, headrace_progress *progress, void *user, source **out, error *err) {
     const char *path = config_text(c, CONFIG_KEY_MODEL);
     if (path == NULL || path[0] == '\0') return error_set(err, STATUS_INVALID, "config: no model is given (--model PATH)");
-    const source_options so = {.mode = LOAD_READ, .progress = progress, .progress_ctx = user, .extra_path = config_text(c, CONFIG_KEY_EXPERT_BANK)};
+    const source_options so = {.mode = LOAD_READ, .progress = progress, .progress_ctx = user, .extra_path = with_bank ? config_text(c, CONFIG_KEY_EXPERT_BANK) : NULL};
     return source_open(m, path, &so, out, err);
 }
 
@@ -209,6 +209,7 @@ static status read_machine(headrace_engine *e, const config *c, bool pure, plan_
 static status plan_engine(headrace_engine *e, const config *c, bool pure, error *err) {
     engine_plan *p = &e->plan;
     plan_machine pm;
+    p->experts = (plan_experts){0}; /* of a device that was passed over */
     TRY(read_machine(e, c, pure, &pm, err));
     TRY(plan_settings(e, c, err));
     model_options mo = {
@@ -236,7 +237,7 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
 
 /* ---- which device ---- */
 
-/* Whether a device that was not asked for by name gives way: it lacks something. */
+/* Whether an open device that was not asked for by name gives way: it lacks something. One that does not open always does. */
 static bool gives_way(status rc) { return rc == STATUS_UNSUPPORTED || rc == STATUS_DOES_NOT_FIT || rc == STATUS_NOT_NOW; }
 
 /* Every device but the processor, in the order of the list: the first that can run the model and hold it. *taken: there is one, and e->plan is for it. */
@@ -246,18 +247,18 @@ static status find_device(headrace_engine *e, const config *c, bool pure, bool *
         error why = {0};
         if (type == VT_DEVICE_CPU) continue;
         status rc = open_device(e, (vt_device_type)type, &why);
-        const bool opened = rc == STATUS_OK;
+        const bool opened = rc == STATUS_OK, is_there = opened || (rc != STATUS_NOT_FOUND && vt_runtime_has(e->runtime, (vt_device_type)type));
         if (opened) rc = plan_engine(e, c, pure, &why);
         if (rc == STATUS_OK) {
             *taken = true;
             return STATUS_OK;
         }
-        if (rc == STATUS_NO_MEMORY || (opened && !gives_way(rc))) {
+        if (opened && !gives_way(rc)) {
             if (err != NULL) *err = why;
             return rc;
         }
-        if (opened) e->n_passed_over++;
-        log_write(opened ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "engine: %s is passed over: %s", opened ? e->device_name : vt_device_type_name((vt_device_type)type), why.text);
+        if (is_there) e->n_passed_over++;
+        log_write(is_there ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "engine: %s is passed over: %s", opened ? e->device_name : vt_device_type_name((vt_device_type)type), why.text);
         close_device(e);
     }
     return STATUS_OK;
@@ -351,10 +352,10 @@ static status allocate_step(headrace_engine *e, error *err) {
     return sampler_init(&e->sampler, e->m, (int32_t)e->model->hp.n_vocab, err);
 }
 
-static status load_headers(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
-    TRY(engine_open_source(e->m, c, progress, user, &e->src, err));
+static status load_headers(headrace_engine *e, const config *c, bool with_bank, headrace_progress *progress, void *user, error *err) {
+    TRY(engine_open_source(e->m, c, with_bank, progress, user, &e->src, err));
     TRY(model_open(e->m, e->src, &e->model, err));
-    TRY(engine_experts_use_bank(e, c, err));
+    if (with_bank) TRY(engine_experts_use_bank(e, c, err));
     const tokenizer_options to = {.n_vocab_model = e->model->hp.n_vocab};
     TRY(tokenizer_open(e->m, e->src, &to, &e->tok, err));
     return open_runtime(e, c, err);
@@ -362,7 +363,7 @@ static status load_headers(headrace_engine *e, const config *c, headrace_progres
 
 static status load(headrace_engine *e, const config *c, headrace_progress *progress, void *user, error *err) {
     const uint64_t t0 = os_now_ns();
-    TRY(load_headers(e, c, progress, user, err));
+    TRY(load_headers(e, c, true, progress, user, err));
     TRY(choose_device(e, c, false, err));
     TRY(model_commit(e->model, e->device, err));
     TRY(engine_experts_attach(e, err));
@@ -406,10 +407,10 @@ status engine_load(mem *m, const config *c, headrace_progress *progress, void *u
     return STATUS_OK;
 }
 
-status engine_load_plan(mem *m, const config *c, headrace_engine **out, error *refused, error *err) {
+status engine_load_plan(mem *m, const config *c, bool with_bank, headrace_engine **out, error *refused, error *err) {
     headrace_engine *e = NULL;
     TRY(create(m, &e, err));
-    status rc = load_headers(e, c, NULL, NULL, err);
+    status rc = load_headers(e, c, with_bank, NULL, NULL, err);
     if (rc == STATUS_OK && choose_device(e, c, true, refused) == STATUS_NO_MEMORY) rc = error_set(err, STATUS_NO_MEMORY, "engine: no memory for a plan");
     if (rc == STATUS_OK && e->device == NULL) rc = error_set(err, refused->code, "%s", refused->text);
     if (rc != STATUS_OK) {

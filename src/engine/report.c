@@ -195,7 +195,7 @@ static status report_model(report_ctx *r, error *err) {
     headrace_engine *e;
     error refused = {0};
     if (mem_create(&m) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
-    TRY(engine_load_plan(m, r->c, &e, &refused, err));
+    TRY(engine_load_plan(m, r->c, false, &e, &refused, err));
     add_model(r, e->src, e->model, e->tok);
     add_plan(r, e, &refused);
     headrace_free(e);
@@ -221,7 +221,7 @@ static status report_plan(report_ctx *r, error *err) {
     headrace_engine *e;
     error refused = {0};
     if (mem_create(&m) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "engine: no memory for an engine");
-    TRY(engine_load_plan(m, r->c, &e, &refused, err));
+    TRY(engine_load_plan(m, r->c, true, &e, &refused, err));
     const engine_plan *p = &e->plan;
     const plan_experts *x = &p->experts;
     add_row(r, "path", source_path(e->src));
@@ -254,7 +254,7 @@ static status report_plan(report_ctx *r, error *err) {
 
 static status report_tensors(report_ctx *r, error *err) {
     source *src = NULL;
-    TRY(engine_open_source(r->m, r->c, NULL, NULL, &src, err));
+    TRY(engine_open_source(r->m, r->c, false, NULL, NULL, &src, err));
     json_t *list = json_array();
     for (size_t i = 0; i < source_n_tensors(src); i++) {
         const tensor_info *t = source_tensor(src, i);

@@ -29,6 +29,8 @@ const backend_entry *runtime_backend(const vt_runtime *rt, vt_device_type type) 
     return (int)type >= 0 && type < VT_DEVICE_TYPE_COUNT ? rt->backends[type] : NULL;
 }
 
+bool vt_runtime_has(const vt_runtime *rt, vt_device_type type) { return runtime_backend(rt, type) != NULL; }
+
 const vt_manifest *runtime_manifest(const vt_runtime *rt, vt_device_type type, const manifest_state **state) {
     for (int32_t i = 0; i < rt->n_manifests; i++) {
         if (rt->manifests[i].type != type) continue;

@@ -50,6 +50,8 @@ void vt_runtime_destroy(vt_runtime *rt);
 /** Register a further backend (tests; embedding programs). Tables must outlive the runtime. */
 NODISCARD status vt_runtime_add(vt_runtime *rt, const vt_backend *vtable, const vt_row *rows, int32_t n_rows, error *err);
 
+/** Whether there is a backend for devices of this type; whether it finds one is asked by opening it. */
+bool vt_runtime_has(const vt_runtime *rt, vt_device_type type);
 /** For doctor and inspect: what was found, and for the rest why not. */
 void vt_runtime_report(vt_runtime *rt, textbuf *out);
 /** Every row of every known backend: op, signature, need, state (runs here | left out: SWITCH | library not found | lacks CAP), preferred mark. */

@@ -400,6 +400,11 @@ class MakeModel(CliTest):
         self.fails(1, "packed from another checkpoint", "complete", "-m", self.make("twin", "--layers", "3")[0], "-p", "a", "--expert-bank", bank)
         self.fails(2, "has no experts", "pack", "-m", MODEL, "-o", bank)
         self.fails(2, "use -o PATH", "pack", "-m", path)
+        gone = {"HEADRACE_EXPERT_BANK": self.path("gone")}  # a variable is there for every command: only those that read from the bank need it
+        for command in (("inspect", path), ("inspect", path, "--tensors"), ("tokenize", "-m", path, "-p", "a"), ("pack", "-m", path, "-o", self.path("again"))):
+            self.run_cli(*command, env=gone)
+        for command in (run, ("plan", "-m", path)):
+            self.assertIn("gone", self.run_cli(*command, env=gone, code=1).err)
 
     def test_mem(self):
         path = self.make("mem")[0]

@@ -387,6 +387,41 @@ static void memory_decides_too(void **state) {
     nothing_left();
 }
 
+/* A device that is there and gives no queue is passed over like one that is too small; what was planned for a device that was passed over is not in the next one's plan. */
+static void passed_over_leaves_nothing(void **state) {
+    const reference *a = *state;
+    static const status refusals[] = {STATUS_NO_MEMORY, STATUS_NOT_NOW, STATUS_FAILED, STATUS_UNSUPPORTED};
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        posed_clear(gpu);
+        gpu->fail.queue = 0;
+        gpu->refusal = refusals[i];
+        warnings_logged = 0;
+        headrace_engine *e = support_load(fixture, "threads", "2", NULL);
+        assert_int_equal(gpu->n.faults, 1);
+        assert_int_equal(warnings_logged, 1);
+        if (strstr(warning, "cuda is passed over: ") == NULL || strstr(warning, "no queue") == NULL) fail_msg("\"%s\"", warning);
+        assert_string_equal(info_of(e).device_type, "cpu");
+        assert_int_equal(info_of(e).n_devices_passed_over, 1);
+        assert_int_equal(same_bits(a, e, 0, 1, 0), 1);
+        headrace_free(e);
+        untouched();
+    }
+    gpu->refusal = STATUS_OK;
+    const uint64_t is_free = gpu->free_bytes;
+    const char *const tier = a->experts ? "resident" : "auto";
+    char most[32];
+    headrace_engine *e = support_load(fixture, "device", "cpu", "threads", "2", "load", "read", "experts", tier, NULL);
+    snprintf(most, sizeof most, "%zu", e->plan.total_bytes + (size_t)64 * 1024);
+    headrace_free(e);
+    gpu->free_bytes = 1 << 16;
+    e = support_load(fixture, "threads", "2", "load", "read", "experts", tier, "mem", most, NULL);
+    assert_string_equal(info_of(e).device_type, "cpu");
+    assert_int_equal(info_of(e).n_devices_passed_over, 1);
+    headrace_free(e);
+    gpu->free_bytes = is_free;
+    untouched();
+}
+
 /* ---- faults ---- */
 
 enum { SHORT_IDS = 6, SHORT_TOKENS = 3 };
@@ -471,6 +506,7 @@ static void faults_of_steps(const reference *a, bool stream) {
         assert_true((n_fired > 0) == (of_a_step && !of_experts)); /* and nothing is allocated in a step */
     }
     assert_int_equal(stats_of(e).n_hot_allocations, 0);
+    assert_true((stats_of(e).expert_failures > 0) == stream); /* nothing was read badly: the device's */
     support_run_free(&first);
     headrace_free(e);
     nothing_left(); /* no lease stayed: closing would have said so */
@@ -598,7 +634,8 @@ int main(int argc, char **argv) {
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest bits[] = {cmocka_unit_test(resident), cmocka_unit_test(streamed), cmocka_unit_test(generated)};
-    const struct CMUnitTest rows[] = {cmocka_unit_test(each_op_removed), cmocka_unit_test(what_is_not_needed), cmocka_unit_test(memory_decides_too)};
+    const struct CMUnitTest rows[] = {cmocka_unit_test(each_op_removed), cmocka_unit_test(what_is_not_needed), cmocka_unit_test(memory_decides_too),
+                                      cmocka_unit_test(passed_over_leaves_nothing)};
     const struct CMUnitTest faults[] = {cmocka_unit_test(every_fault_of_a_step), cmocka_unit_test(no_page_of_a_failed_step), cmocka_unit_test(every_fault_of_a_load)};
     if (strcmp(argv[2], "bits") == 0) return cmocka_run_group_tests(bits, run_reference, free_reference);
     if (strcmp(argv[2], "rows") == 0) return cmocka_run_group_tests(rows, run_reference, free_reference);

@@ -311,7 +311,7 @@ static status p_queue_create(void *dev, void **handle) {
     posed_device *d = dev;
     int i = 0;
     while (i < MAX_QUEUES && d->queues[i] != NULL) i++;
-    if (i == MAX_QUEUES || fails(d->gpu, &d->gpu->fail.queue)) return STATUS_FAILED;
+    if (i == MAX_QUEUES || fails(d->gpu, &d->gpu->fail.queue)) return d->gpu->refusal != STATUS_OK ? d->gpu->refusal : STATUS_FAILED;
     posed_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return STATUS_NO_MEMORY;
     q->device = d;

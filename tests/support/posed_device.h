@@ -42,6 +42,7 @@ typedef struct posed_gpu {
     uint64_t caps;
     posed_time time;
     uint64_t seed;                    /* POSED_MIXED */
+    status refusal;                   /* of the queue that fails; 0: STATUS_FAILED */
     bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
     struct {
 #define X(field) int64_t field;

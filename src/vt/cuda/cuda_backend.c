@@ -53,6 +53,9 @@ static status logged(const cuda_device *d, cudaError_t rc, const char *what) {
     return code;
 }
 
+/* A device too full to be used at all: another one may be taken, or this one later. */
+static status without_room(status code) { return code == STATUS_NO_MEMORY ? STATUS_NOT_NOW : code; }
+
 #define DEVICE_CALL(d, what, call)                                                                                                         \
     do {                                                                                                                                   \
         cudaError_t rc_ = cudaSetDevice((d)->index);                                                                                       \
@@ -128,7 +131,8 @@ static status cuda_open(const vt_host_api *host, int32_t index, void **dev, erro
     memset(d, 0, sizeof *d);
     d->host = host;
     d->index = index;
-    status rc = probe(d, err);
+    status rc = without_room(probe(d, err));
+    if (err && rc != STATUS_OK) err->code = rc;
     if (rc == STATUS_OK)
         *dev = d;
     else
@@ -218,7 +222,7 @@ static status cuda_queue_create(void *dev, void **handle) {
         *handle = q;
         return STATUS_OK;
     }
-    status code = logged(d, rc, "queue_create");
+    status code = without_room(logged(d, rc, "queue_create"));
     cuda_queue_destroy(dev, q);
     return code;
 }
