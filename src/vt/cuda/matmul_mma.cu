@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of F32 activations with BF16 and F16 weights on matrix units (gpu_mma.cuh: numbers and order). Up to DECODE_ROWS rows: weights go
- * straight from memory into fragments, a warp a segment of K for sixteen or thirty-two outputs. More: tiles of 128 by 128, or 64 by 64 where those are few, through shared
+ * straight from memory into fragments, a warp a segment of K for sixteen outputs. More: tiles of 128 by 128, or 64 by 64 where those are few, through shared
  * memory. */
 #include "vt/cuda/gpu_mma.cuh"
 
-static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
+static const int DECODE_ROWS = 32, DECODE_WARPS = 8;
 
 /* ---- few rows ---- */
 
@@ -39,14 +39,20 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
         for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
     }
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const int U = NA == 1 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
-    for (int i = first; i < end; i += U) {
-        uint4 u[U][NA][2];
+    const int U = NB <= 2 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
+    uint4 next[U][NA][2];
+    auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
 #pragma unroll
         for (int j = 0; j < U; j++)
 #pragma unroll
-            for (int y = 0; y < NA * 2; y++) /* past the end of a segment: what is read again is not used */
-                u[j][y / 2][y % 2] = stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : i) * 64);
+            for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
+    };
+    if (first < end) fetch(first);
+    for (int i = first; i < end; i += U) {
+        uint4 u[U][NA][2];
+#pragma unroll
+        for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
+        if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
 #pragma unroll
         for (int j = 0; j < U; j++) {
             if (i + j >= end) break;
@@ -101,14 +107,14 @@ GPU_FN void copy16(void *to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
 }
 
-/* WN x WM warps, each 32 outputs by 8 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
+/* WN x WM warps, each 16 X outputs by 8 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
  * bytes of the latter swapped with their neighbours in odd rows, so that reading them hits all banks. */
-template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM * 32, 1) prefill_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__(WN *WM * 32, 1) prefill_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     extern __shared__ __align__(128) uint8_t stages[];
-    const int THREADS = WN * WM * 32, TILE_N = WN * 32, TILE_M = WM * Y * 8, STAGE_B = TILE_N * 64, STAGE_A = TILE_M * 128;
+    const int THREADS = WN * WM * 32, TILE_N = WN * X * 16, TILE_M = WM * Y * 8, STAGE_B = TILE_N * 64, STAGE_A = TILE_M * 128;
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = lane / 4, quad = lane % 4;
     const int64_t n0 = (int64_t)blockIdx.y * TILE_N, m0 = (int64_t)blockIdx.x * TILE_M;
-    const int wn = warp % WN * 32, wm = warp / WN * Y * 8;
+    const int wn = warp % WN * X * 16, wm = warp / WN * Y * 8;
 
     auto load = [&](int i) {
         uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
@@ -128,9 +134,9 @@ template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM
         }
         asm volatile("cp.async.commit_group;");
     };
-    float acc[2][Y][4], total[2][Y][4];
+    float acc[X][Y][4], total[X][Y][4];
 #pragma unroll
-    for (int j = 0; j < 2 * Y * 4; j++) acc[j / (Y * 4)][j / 4 % Y][j % 4] = 0.0f;
+    for (int j = 0; j < X * Y * 4; j++) acc[j / (Y * 4)][j / 4 % Y][j % 4] = 0.0f;
     for (int i = 0; i < STAGES - 1; i++) load(i);
     int left = seg.length;
     for (int i = 0; i < n_tiles; i++) {
@@ -138,9 +144,9 @@ template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM
         __syncthreads();
         load(i + STAGES - 1);
         const uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
-        mma_weight<T> w[2];
+        mma_weight<T> w[X];
 #pragma unroll
-        for (int x = 0; x < 2; x++) {
+        for (int x = 0; x < X; x++) {
             const uint8_t *p = sb + (wn + x * 16 + row) * 64 + quad * 16;
             mma_load_weight<T>(w[x], *(const uint4 *)p, *(const uint4 *)(p + 8 * 64));
         }
@@ -153,13 +159,13 @@ template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM
                 const uint8_t *p = sa + r * 128;
                 mma_load_activation(f[z], *(const float4 *)(p + ((2 * quad) ^ (r & 1)) * 16), *(const float4 *)(p + ((2 * quad + 1) ^ (r & 1)) * 16));
             }
-            mma_tiles<T, 2, 2, Y>(acc, y, w, f);
+            mma_tiles<T, X, 2, Y>(acc, y, w, f);
         }
         if (--left == 0 || i + 1 == n_tiles) {
             const bool first = i < seg.length;
             left = seg.length;
 #pragma unroll
-            for (int j = 0; j < 2 * Y * 4; j++) {
+            for (int j = 0; j < X * Y * 4; j++) {
                 float &sum = total[j / (Y * 4)][j / 4 % Y][j % 4], &part = acc[j / (Y * 4)][j / 4 % Y][j % 4];
                 sum = first ? part : sum + part;
                 part = 0.0f;
@@ -167,7 +173,7 @@ template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM
         }
     }
 #pragma unroll
-    for (int x = 0; x < 2; x++)
+    for (int x = 0; x < X; x++)
 #pragma unroll
         for (int y = 0; y < Y; y++)
 #pragma unroll
@@ -179,13 +185,13 @@ template <int T, int WN, int WM, int Y> __global__ void __launch_bounds__(WN *WM
 
 /* ---- launching ---- */
 
-template <int T, int WN, int WM, int Y> static status launch_prefill(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+template <int T, int WN, int WM, int X, int Y> static status launch_prefill(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
-    const int bytes = STAGES * (WN * 32 * 64 + WM * Y * 8 * 128);
-    TRY(cuda_result(cudaFuncSetAttribute(prefill_kernel<T, WN, WM, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
-    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 8), (unsigned)gpu_ceil(n_n, WN * 32));
+    const int bytes = STAGES * (WN * X * 16 * 64 + WM * Y * 8 * 128);
+    TRY(cuda_result(cudaFuncSetAttribute(prefill_kernel<T, WN, WM, X, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 8), (unsigned)gpu_ceil(n_n, WN * X * 16));
     if (grid.y > 65535) return cuda_refuse(err, "a product of too many columns");
-    prefill_kernel<T, WN, WM, Y><<<grid, WN * WM * 32, bytes, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), n_m, n_n,
+    prefill_kernel<T, WN, WM, X, Y><<<grid, WN * WM * 32, bytes, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), n_m, n_n,
                                                                                (int)(call->t[1]->dim[1] / MMA_K), seg);
     return gpu_launched(call, err);
 }
@@ -204,10 +210,9 @@ template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *
     const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
     if (n_m <= 8) return launch_decode<T, 1, 1>(q, call, seg, err);
     if (n_m <= 16) return launch_decode<T, 1, 2>(q, call, seg, err);
-    if (n_m <= 32) return launch_decode<T, 2, 4>(q, call, seg, err);
-    if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8>(q, call, seg, err);
+    if (n_m <= DECODE_ROWS) return launch_decode<T, 1, 4>(q, call, seg, err);
     const bool few = gpu_ceil(n_m, 128) * gpu_ceil(n_n, 128) < gpu_device(q)->n_multiprocessors;
-    return few ? launch_prefill<T, 2, 2, 4>(q, call, seg, err) : launch_prefill<T, 4, 2, 8>(q, call, seg, err);
+    return few ? launch_prefill<T, 1, 4, 4, 2>(q, call, seg, err) : launch_prefill<T, 2, 4, 4, 4>(q, call, seg, err);
 }
 
 extern "C" status cuda_matmul_mma(vt_queue *q, const vt_call *call, error *err) {
