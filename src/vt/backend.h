@@ -135,6 +135,8 @@ typedef struct vt_backend {
     status (*capture_end)(void *dev, void *handle, void **graph);
     status (*replay)(void *dev, void *handle, void *graph);
     void (*graph_destroy)(void *dev, void *graph);
+
+    uint64_t (*queue_bytes)(void *dev); /* device memory that comes with each queue. NULL: none */
 } vt_backend;
 
 /** Entry of a shared object libheadrace-NAME.so: NULL and a reason when it cannot serve this core's ABI. */

@@ -86,6 +86,7 @@ void vt_device_close(vt_device *d) {
 vt_device_id vt_device_get_id(const vt_device *d) { return d->id; }
 uint64_t vt_device_caps(const vt_device *d) { return d->caps; }
 uint64_t vt_device_total_bytes(const vt_device *d) { return d->total_bytes; }
+uint64_t vt_device_queue_bytes(const vt_device *d) { return d->backend->vtable.queue_bytes ? d->backend->vtable.queue_bytes(d->dev) : 0; }
 
 status vt_device_memory_info(const vt_device *d, uint64_t *free_bytes, uint64_t *total_bytes) {
     uint64_t n_free = 0, n_total = 0;
@@ -116,20 +117,23 @@ static status refuse_buffer(const vt_device *d, mem_tag tag, size_t bytes, const
                      u.limit_bytes == SIZE_MAX ? " (no limit)" : "");
 }
 
-static void give_back(const vt_device *d, bool on_host, void *p) {
+static void give_back(const vt_device *d, bool on_host, bool pinned, void *p) {
     const vt_backend *v = &d->backend->vtable;
     if (!on_host)
         v->free(d->dev, p);
-    else if (v->host_alloc)
+    else if (pinned)
         v->host_free(d->dev, p);
     else
         mem_free(d->m, p);
 }
 
-static status take(vt_device *d, bool on_host, mem_tag tag, size_t bytes, void **out) {
+static status take(vt_device *d, bool on_host, mem_tag tag, size_t bytes, bool *pinned, void **out) {
     const vt_backend *v = &d->backend->vtable;
     if (!on_host) return v->alloc(d->dev, bytes, out);
-    if (v->host_alloc) return v->host_alloc(d->dev, bytes, out);
+    if (v->host_alloc && v->host_alloc(d->dev, bytes, out) == STATUS_OK) {
+        *pinned = true;
+        return STATUS_OK;
+    }
     *out = mem_alloc(d->m, tag, bytes);
     if (*out) d->host_bytes += bytes;
     return *out ? STATUS_OK : STATUS_NO_MEMORY;
@@ -144,21 +148,25 @@ static status allocate(vt_device *d, bool on_host, mem_tag tag, size_t bytes, co
     pthread_mutex_lock(&d->lock);
     d->tag = tag;
     d->host_bytes = 0;
-    status rc = take(d, on_host, tag, bytes, &data);
+    bool pinned = false;
+    status rc = take(d, on_host, tag, bytes, &pinned, &data);
     bool is_charged = d->host_bytes >= bytes;
     d->tag = MEM_PROCESS;
     pthread_mutex_unlock(&d->lock);
     if (rc != STATUS_OK) return refuse_buffer(d, tag, bytes, what, "the device", rc, err);
     if ((uintptr_t)data % MEM_ALIGN != 0 || !data) {
-        give_back(d, on_host, data);
+        give_back(d, on_host, pinned, data);
         return error_set(err, STATUS_FAILED, "vt: backend %s gave a buffer that is not aligned to %d bytes", d->backend->vtable.name,
                          MEM_ALIGN);
     }
     if (!is_charged && mem_charge(d->m, tag, bytes) != STATUS_OK) {
-        give_back(d, on_host, data);
+        give_back(d, on_host, pinned, data);
         return refuse_buffer(d, tag, bytes, what, "the budget", STATUS_NO_MEMORY, err);
     }
-    *out = (vt_buffer){data, bytes, d, tag, is_charged ? 0 : bytes, on_host};
+    if (on_host && !pinned && d->backend->vtable.host_alloc) {
+        log_info("vt: %s:%d pins no %zu bytes for %s: ordinary memory, and slower copies", d->backend->vtable.name, (int)d->id.index, bytes, what);
+    }
+    *out = (vt_buffer){data, bytes, d, tag, is_charged ? 0 : bytes, on_host, pinned};
     return STATUS_OK;
 }
 
@@ -172,7 +180,7 @@ status vt_buffer_alloc_host(vt_device *d, mem_tag tag, size_t bytes, const char 
 
 void vt_buffer_free(vt_buffer *b) {
     if (b->device && b->data) {
-        give_back(b->device, b->on_host, b->data);
+        give_back(b->device, b->on_host, b->pinned, b->data);
         if (b->charged_bytes) mem_uncharge(b->device->m, b->tag, b->charged_bytes);
     }
     *b = (vt_buffer){0};

@@ -64,6 +64,7 @@ vt_device_id vt_device_get_id(const vt_device *d);
 uint64_t vt_device_caps(const vt_device *d);
 uint64_t vt_device_total_bytes(const vt_device *d); /* probed once at open; 0 = unknown */
 NODISCARD status vt_device_memory_info(const vt_device *d, uint64_t *free_bytes, uint64_t *total_bytes); /* live */
+uint64_t vt_device_queue_bytes(const vt_device *d); /* device memory that each queue takes with it */
 void vt_device_describe(const vt_device *d, char *text, size_t n);
 
 /** A device buffer, charged to `tag` of the device's mem. Aligned to at least 64. */
@@ -74,9 +75,10 @@ typedef struct vt_buffer {
     mem_tag tag;
     size_t charged_bytes; /* by vt_buffer_alloc; 0 where the backend took the memory from the engine's allocator, which charged it */
     bool on_host;         /* by vt_buffer_alloc_host */
+    bool pinned;          /* and the backend's; else ordinary memory */
 } vt_buffer;
 NODISCARD status vt_buffer_alloc(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
-/** Host memory that copies from and to the device need no detour for (pinned, where the backend has it; ordinary otherwise). Charged and freed as a device buffer is. */
+/** Host memory that copies from and to the device need no detour for (pinned, where the backend has it; ordinary otherwise, also when it refuses). Charged and freed as a device buffer is. */
 NODISCARD status vt_buffer_alloc_host(vt_device *d, mem_tag tag, size_t bytes, const char *what, vt_buffer *out, error *err);
 void vt_buffer_free(vt_buffer *b);
 

@@ -227,6 +227,11 @@ static status cuda_queue_create(void *dev, void **handle) {
     return code;
 }
 
+static uint64_t cuda_queue_bytes(void *dev) {
+    (void)dev;
+    return CUDA_WORKSPACE_BYTES;
+}
+
 static cudaStream_t stream_of(void *handle) { return ((cuda_queue *)handle)->stream; }
 
 static status cuda_sync(void *dev, void *handle) {
@@ -348,6 +353,7 @@ static const vt_backend vtable = {
     .capture_end = cuda_capture_end,
     .replay = cuda_replay,
     .graph_destroy = cuda_graph_destroy,
+    .queue_bytes = cuda_queue_bytes,
 };
 
 #define ROW VT_ROW_DECLARE
