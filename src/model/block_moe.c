@@ -126,6 +126,7 @@ static status run_lease(block_ctx *c, int layer, const expert_lease *lease, vt_t
 static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
     model_moe *moe = c->m->moe;
     expert_store *store = moe->store;
+    if (store->enter != NULL) store->enter(store, layer);
     const int32_t n_waves = store->waves(store, layer, moe->distinct, n_distinct, moe->wave);
     int32_t begin = 0;
     for (int32_t w = 0; w < n_waves; w++) {

@@ -3,6 +3,7 @@
  * The expert store: a layer asks for the experts of a step and gets leases. Which tier they are in is the store's business; a resident expert and one in a slot have the same parts
  * in the same layout and run the same kernels, so the bits are the same.
  *
+ *   enter(layer) -> a step has come to this layer
  *   waves(layer, ids) -> how the set is cut so that each wave fits
  *   begin(layer, ids of one wave) -> n leases are under way
  *   next_ready() -> one lease whose parts may be read (in any order of arrival), or the failure of one expert
@@ -39,6 +40,7 @@ typedef struct expert_counters {
     uint64_t waves, prefetch_used, prefetch_wasted;
     uint64_t stall_ns; /* of the engine's thread, waiting for reads */
     uint64_t n_slots, slot_bytes, bytes_resident;
+    uint64_t bytes_untouched;  /* of slots in host memory, that the machine still counts as free: never used, and neither pinned nor registered */
     uint64_t compute_ns;       /* of the engine's thread, in waves and not waiting */
     uint64_t disk_ns;          /* while reads were under way */
     uint64_t disk_bytes_per_s; /* what the disk can give, as measured when the store was made; 0: not measured */
@@ -63,6 +65,8 @@ struct expert_store {
     status (*close)(expert_store *s); /* frees; STATUS_BUG when leases are outstanding */
     /* Whether the expert could be given out without a read; no use of it. NULL: all could. */
     bool (*holds)(const expert_store *s, int32_t layer, int32_t expert);
+    /* Once for each layer of a step, before its waves; one that is not after the last begins a step, with which policies age. NULL: nothing ages. */
+    void (*enter)(expert_store *s, int32_t layer);
 };
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */

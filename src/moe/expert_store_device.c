@@ -69,10 +69,17 @@ static void await_oldest(device_store *s) {
     let_go(s);
 }
 
+static void enter(expert_store *base, int32_t layer) {
+    device_store *s = self(base);
+    expert_wave_enter(&s->wave, s->policy, layer);
+    if (s->below->enter != NULL) s->below->enter(s->below, layer); /* however often it is asked in this layer, or not at all */
+}
+
 static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
+    (void)layer;
     (void)ids;
     device_store *s = self(base);
-    return expert_wave_cut(&s->wave, s->policy, layer, n, s->n_slots - (int32_t)s->n_leases, sizes); /* what is leaving can be waited for */
+    return expert_wave_cut(n, s->n_slots - (int32_t)s->n_leases, sizes); /* what is leaving can be waited for */
 }
 
 /* ---- copies under way ---- */
@@ -336,7 +343,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds};
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds, enter};
     s->m = m;
     s->device = device;
     s->copies = copy_queue;

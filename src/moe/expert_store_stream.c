@@ -48,10 +48,13 @@ static int32_t current_limit(const stream_store *s) {
     return n < (size_t)s->n_slots ? (int32_t)n : s->n_slots;
 }
 
+static void enter(expert_store *base, int32_t layer) { expert_wave_enter(&self(base)->wave, self(base)->policy, layer); }
+
 static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
+    (void)layer;
     (void)ids;
     stream_store *s = self(base);
-    return expert_wave_cut(&s->wave, s->policy, layer, n, current_limit(s) - expert_policy_n_protected(s->policy), sizes);
+    return expert_wave_cut(n, current_limit(s) - expert_policy_n_protected(s->policy), sizes);
 }
 
 /* ---- a wave ---- */
@@ -177,6 +180,7 @@ static void counters(expert_store *base, expert_counters *out) {
     out->read_way = (int32_t)s->choice.way;
     out->read_depth = s->choice.depth;
     expert_wave_count(&s->wave, s->policy, s->n_slots, s->slot_bytes, out);
+    out->bytes_untouched = s->pinned.pinned || expert_reader_registered(s->reader) ? 0 : out->n_slots * out->slot_bytes - out->bytes_resident;
 }
 
 static status close_store(expert_store *base) {
@@ -289,7 +293,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds};
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds, enter};
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;

@@ -18,10 +18,13 @@ void expert_wave_deinit(expert_wave *w, mem *m) {
 
 size_t expert_wave_bytes(const expert_bank *bank) { return 2 * ((size_t)bank->max_experts * sizeof(int32_t) + MEM_HEADER_BYTES + MEM_ALIGN) + expert_seen_bytes(bank); }
 
-int32_t expert_wave_cut(expert_wave *w, expert_policy *p, int32_t layer, int32_t n, int32_t room, int32_t *sizes) {
-    int32_t n_waves = 0;
+void expert_wave_enter(expert_wave *w, expert_policy *p, int32_t layer) {
     if (layer <= w->last_layer) expert_policy_step(p);
     w->last_layer = layer;
+}
+
+int32_t expert_wave_cut(int32_t n, int32_t room, int32_t *sizes) {
+    int32_t n_waves = 0;
     if (room < 1) room = 1;
     for (int32_t at = 0; at < n; at += room) sizes[n_waves++] = n - at < room ? n - at : room;
     return n_waves;

@@ -14,7 +14,7 @@ typedef struct expert_wave {
     int32_t layer;
     int32_t *hits, n_hits, next_hit;      /* slots that hold experts of the wave */
     int32_t *misses, n_misses, next_miss; /* experts of the wave; the first next_miss have slots */
-    int32_t last_layer;                   /* that a cut was asked for: a lower one begins a step */
+    int32_t last_layer;                   /* that was entered */
     expert_seen seen;
 } expert_wave;
 
@@ -24,8 +24,10 @@ void expert_wave_deinit(expert_wave *w, mem *m);
 /** Bytes that init allocates, with the allocator's overhead. */
 size_t expert_wave_bytes(const expert_bank *bank);
 
+/** expert_store.enter. */
+void expert_wave_enter(expert_wave *w, expert_policy *p, int32_t layer);
 /** expert_store.waves for `room` slots (below one counts as one). */
-int32_t expert_wave_cut(expert_wave *w, expert_policy *p, int32_t layer, int32_t n, int32_t room, int32_t *sizes);
+int32_t expert_wave_cut(int32_t n, int32_t room, int32_t *sizes);
 /** STATUS_BUG while something of the last wave has not been given out. */
 NODISCARD status expert_wave_check(const expert_wave *w, const expert_bank *bank, int32_t layer, int32_t n, bool busy, error *err);
 /** Protects and uses what is held, lists what is missing, counts both. */

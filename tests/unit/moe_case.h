@@ -171,6 +171,7 @@ static inline void case_check_lease(const moe_case *k, const expert_lease *l) {
 static inline int case_run_set(moe_case *k, expert_store *s, int layer, const int32_t *ids, int32_t n) {
     error err = {0};
     int32_t sizes[CASE_EXPERTS], at = 0, total = 0;
+    s->enter(s, layer);
     const int32_t n_waves = s->waves(s, layer, ids, n, sizes);
     for (int32_t w = 0; w < n_waves; w++) {
         if (s->begin(s, layer, ids + at, sizes[w], &err) != STATUS_OK) fail_msg("%s", err.text);

@@ -232,6 +232,7 @@ static void check_lease(const expert_lease *l) {
 static int run_set(expert_store *s, int layer, const int32_t *ids, int32_t n, error *err) {
     int32_t sizes[EXPERTS], at = 0;
     int failed = 0;
+    s->enter(s, layer);
     const int32_t n_waves = s->waves(s, layer, ids, n, sizes);
     for (int32_t w = 0; w < n_waves; w++) {
         assert_int_equal(s->begin(s, layer, ids + at, sizes[w], err), STATUS_OK);

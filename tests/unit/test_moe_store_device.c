@@ -207,7 +207,9 @@ static void right_bytes_at_every_budget(void **state) {
             uint64_t seed = 99 + (uint64_t)n_device;
             for (int i = 0; i < 60; i++) {
                 int32_t ids[CASE_EXPERTS], sizes[CASE_EXPERTS], at = 0;
-                const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS, n_waves = r.store->waves(r.store, layer, ids, n, sizes);
+                const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS;
+                r.store->enter(r.store, layer);
+                const int32_t n_waves = r.store->waves(r.store, layer, ids, n, sizes);
                 for (int32_t w = 0; w < n_waves; at += sizes[w++]) {
                     int given = 0;
                     assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
@@ -358,7 +360,9 @@ static void capacity_24_goes_on(void **state) {
     int device_allocs = 0, fences = 0, syncs = 0;
     for (int i = 0; count(r.store).misses < 10000; i++) {
         int32_t ids[CASE_EXPERTS], sizes[CASE_EXPERTS], at = 0;
-        const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS, n_waves = r.store->waves(r.store, layer, ids, n, sizes);
+        const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS;
+        r.store->enter(r.store, layer);
+        const int32_t n_waves = r.store->waves(r.store, layer, ids, n, sizes);
         for (int32_t w = 0; w < n_waves; at += sizes[w++]) {
             expert_lease l;
             assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
@@ -388,6 +392,44 @@ static void capacity_24_goes_on(void **state) {
     rig_close(&r);
 }
 
+static void (*enter_below)(expert_store *, int32_t);
+static int n_entered, last_entered;
+static void count_entered(expert_store *below, int32_t layer) {
+    n_entered++;
+    last_entered = layer;
+    enter_below(below, layer);
+}
+
+/* However many waves a layer takes on the device, it is one layer of one step below; also when the device has all of it. */
+static void lower_tier_ages_once(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    rig_stores(&r, 4, 8);
+    enter_below = r.below->enter;
+    r.below->enter = count_entered;
+    n_entered = 0;
+    int32_t ids[12], sizes[CASE_EXPERTS];
+    for (int32_t i = 0; i < 12; i++) ids[i] = i;
+    for (int i = 0; i < 6; i++) {
+        const int32_t layer = 1 + i % CASE_LAYERS, n = i < 3 ? 12 : 2;
+        r.store->enter(r.store, layer);
+        assert_int_equal(last_entered, layer);
+        const int32_t n_waves = r.store->waves(r.store, layer, ids, n, sizes);
+        assert_int_equal(n_waves, i < 3 ? 3 : 1);
+        for (int32_t w = 0, at = 0; w < n_waves; at += sizes[w++]) {
+            assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
+            for (expert_lease l; r.store->next_ready(r.store, &l, &err) == STATUS_OK;) {
+                consume(&r, &l);
+                r.store->release(r.store, &l, (vt_fence){0});
+            }
+        }
+        assert_int_equal(n_entered, i + 1);
+    }
+    rig_close(&r);
+}
+
 static void too_small(void **state) {
     (void)state;
     rig r;
@@ -407,6 +449,7 @@ int main(void) {
         cmocka_unit_test(a_slot_waits_for_its_consumer),
         cmocka_unit_test(capacity_24_goes_on),
         cmocka_unit_test(faults),
+        cmocka_unit_test(lower_tier_ages_once),
         cmocka_unit_test(too_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
