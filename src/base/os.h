@@ -96,6 +96,8 @@ typedef struct os_memory {
     uint64_t page_bytes;
 } os_memory;
 
+/** The smaller of two sizes of which 0 is unknown. */
+static inline uint64_t os_smaller_known(uint64_t a, uint64_t b) { return a == 0 ? b : b == 0 || a < b ? a : b; }
 void os_get_memory(os_memory *out);
 int os_cpu_count(void);      /* processors this process may run on (affinity), at least 1 */
 int os_core_count(void);     /* physical cores among them; os_cpu_count when unknown */

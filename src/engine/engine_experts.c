@@ -117,7 +117,7 @@ static status admit_slots(const headrace_engine *e, expert_store *below, error *
         .pool = e->plan.pool,
         .need_bytes = e->plan.device_bytes[MEM_EXPERTS],
         .host_available_bytes = now.available_bytes,
-        .host_unused_bytes = c.n_slots * c.slot_bytes - c.bytes_resident,
+        .host_unused_bytes = c.bytes_untouched,
         .budget_bytes = e->machine.device_budget_bytes,
     };
     uint64_t total;
@@ -130,8 +130,8 @@ static status attach_device(headrace_engine *e, error *err) {
     const plan_experts *x = &e->plan.experts;
     const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes};
     expert_store *store;
-    TRY(admit_slots(e, e->experts_below, err));
     TRY(vt_queue_create(e->device, NULL, &e->copies, err));
+    TRY(admit_slots(e, e->experts_below, err));
     TRY(expert_store_device_create(e->m, &e->model->moe->bank, e->device, e->copies, e->experts_below, &opt, &store, err));
     model_moe_attach(e->model, store);
     return STATUS_OK;

@@ -170,12 +170,13 @@ static void plan_rest(headrace_engine *e) {
         p->device_bytes[MEM_WEIGHTS] = p->bytes[MEM_WEIGHTS];
         p->device_bytes[MEM_KV] = p->bytes[MEM_KV];
         p->device_bytes[MEM_MODEL] = ropes;
+        p->device_bytes[MEM_PROCESS] = vt_device_queue_bytes(e->device) * (mo->moe->any ? 2 : 1); /* copies of experts have one of their own */
     }
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
     p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + (size_t)mo->hp.n_embd * sizeof(float) + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
-    p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024;
+    p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024 + p->device_bytes[MEM_PROCESS];
     engine_experts_count(e);
     p->bytes[MEM_EXPERTS] += p->device_bytes[MEM_EXPERTS];
     p->total_bytes = p->device_total_bytes = 0;
@@ -192,6 +193,7 @@ static status read_machine(headrace_engine *e, const config *c, bool pure, plan_
     plan_machine_read(pm);
     pm->device_total_bytes = vt_device_total_bytes(e->device);
     if (!pure && vt_device_memory_info(e->device, &pm->device_available_bytes, &total) != STATUS_OK) pm->device_available_bytes = 0;
+    if (pm->device_available_bytes > 0) pm->device_available_bytes += vt_device_queue_bytes(e->device); /* of e->queue, which the plan has too */
     if (config_is_set(c, CONFIG_KEY_MACHINE)) {
         if (!pure) return error_set(err, STATUS_INVALID, "config: --machine is for plans; a model is loaded on the machine there is");
         TRY(plan_machine_pose(config_text(c, CONFIG_KEY_MACHINE), pm, err));
@@ -366,8 +368,8 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     TRY(load_headers(e, c, true, progress, user, err));
     TRY(choose_device(e, c, false, err));
     TRY(model_commit(e->model, e->device, err));
-    TRY(engine_experts_attach(e, err));
     TRY(allocate_kv(e, err));
+    TRY(engine_experts_attach(e, err)); /* last of what is large: slots are admitted beside everything else */
     TRY(allocate_step(e, err));
     if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s shrank while it was loaded", source_path(e->src));
     e->load_ns = os_now_ns() - t0;

@@ -9,19 +9,13 @@
 
 static const double MIB = 1024.0 * 1024.0;
 
-static uint64_t smaller_known(uint64_t a, uint64_t b) {
-    if (a == 0) return b;
-    if (b == 0) return a;
-    return a < b ? a : b;
-}
-
 void plan_machine_read(plan_machine *out) {
     os_memory om;
     os_get_memory(&om);
-    *out = (plan_machine){.total_bytes = smaller_known(om.total_bytes, om.cgroup_limit_bytes), .available_bytes = om.available_bytes};
+    *out = (plan_machine){.total_bytes = os_smaller_known(om.total_bytes, om.cgroup_limit_bytes), .available_bytes = om.available_bytes};
     if (om.cgroup_limit_bytes > 0) {
         const uint64_t left = om.cgroup_limit_bytes > om.cgroup_used_bytes ? om.cgroup_limit_bytes - om.cgroup_used_bytes : 1;
-        out->available_bytes = smaller_known(om.available_bytes, left);
+        out->available_bytes = os_smaller_known(om.available_bytes, left);
     }
 }
 
@@ -50,7 +44,7 @@ status plan_machine_pose(const char *text, plan_machine *out, error *err) {
         p += n;
         if (*p == '\0') break;
     }
-    *out = (plan_machine){.total_bytes = unified ? smaller_known(mem_total, device_total) : mem_total, .device_total_bytes = device_total};
+    *out = (plan_machine){.total_bytes = unified ? os_smaller_known(mem_total, device_total) : mem_total, .device_total_bytes = device_total};
     if (device_total > 0 && !unified) out->pool = PLAN_POOL_OWN;
     return STATUS_OK;
 }
@@ -118,7 +112,7 @@ status plan_verdict(const engine_plan *p, const plan_machine *pm, error *err) {
     if (pm->device_total_bytes > 0 && limit > pm->device_total_bytes) {
         return error_set(err, STATUS_DOES_NOT_FIT, "plan: --device-mem of %.1f MiB exceeds the %.1f MiB that the device has", (double)limit / MIB, (double)pm->device_total_bytes / MIB);
     }
-    const side d = of_device(p, limit), s = p->pool == PLAN_POOL_SHARED ? whole(p, smaller_known(pm->total_bytes, pm->device_total_bytes)) : of_host(p, pm->total_bytes);
+    const side d = of_device(p, limit), s = p->pool == PLAN_POOL_SHARED ? whole(p, os_smaller_known(pm->total_bytes, pm->device_total_bytes)) : of_host(p, pm->total_bytes);
     TRY(compare(p, &d, pm->device_budget_bytes > 0 ? "what --device-mem allows" : "all the device has", STATUS_DOES_NOT_FIT, err));
     return compare(p, &s, p->pool == PLAN_POOL_SHARED ? "all that this machine and its device share" : all, STATUS_DOES_NOT_FIT, err);
 }
@@ -142,7 +136,7 @@ status plan_admit(const plan_admission *a, const char *what, error *err) {
         return error_set(err, STATUS_NOT_NOW, "plan: the device does not say how much memory is free; %s of %.1f MiB are not put there without --device-mem", what, (double)a->need_bytes / MIB);
     }
     if (a->pool == PLAN_POOL_SHARED) {
-        room = smaller_known(room, a->host_available_bytes);
+        room = os_smaller_known(room, a->host_available_bytes);
         room = room > a->host_unused_bytes ? room - a->host_unused_bytes : 0;
     }
     if (a->need_bytes <= room) return STATUS_OK;

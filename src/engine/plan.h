@@ -89,6 +89,10 @@ NODISCARD status plan_experts_choose(const expert_bank *bank, const plan_experts
 plan_experts plan_experts_of(const expert_bank *bank, plan_tier tier);
 /** The most slots of a stream store whose memory on the host, tables included, is at most `room`; 0: none. */
 int64_t plan_host_slots_within(const expert_bank *bank, uint64_t room);
+/** A number of slots as a flag takes it: in MiB where that holds as many, or else as many as a whole number of MiB below holds. */
+void plan_typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_t n);
+/** A size as `flag` asked for it, in slots; *out untouched for AUTO. STATUS_DOES_NOT_FIT below the least. */
+NODISCARD status plan_asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err);
 /** What the device may hold: the budget, or else the total; 0: unknown, which admits nothing. */
 uint64_t plan_device_limit(const plan_machine *pm);
 /** plan_experts_choose for a device that does not compute in host memory; `p` has its part of everything else. */

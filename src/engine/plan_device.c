@@ -17,13 +17,12 @@ typedef struct rooms {
 } rooms;
 
 static uint64_t less(uint64_t have, uint64_t used) { return have > used ? have - used : 0; }
-static uint64_t smaller_known(uint64_t a, uint64_t b) { return a == 0 ? b : b == 0 || a < b ? a : b; }
 
 static rooms rooms_of(const expert_bank *bank, const engine_plan *p, const plan_machine *pm, uint64_t device_have, uint64_t host_have) {
     const uint64_t tables = expert_store_device_table_bytes(bank, expert_stream_all_slots(bank));
     rooms r = {.device = less(device_have, p->device_total_bytes + DEVICE_SLACK), .both = UINT64_MAX, .host_known = host_have > 0};
     if (p->pool == PLAN_POOL_SHARED) {
-        const uint64_t one = smaller_known(host_have, pm->device_total_bytes);
+        const uint64_t one = os_smaller_known(host_have, pm->device_total_bytes);
         r.host_known = one > 0;
         r.both = one > 0 ? less(one, p->total_bytes + DEVICE_SLACK + tables) : UINT64_MAX;
         r.host = r.both;
@@ -38,32 +37,12 @@ static uint64_t host_bytes(const expert_bank *bank, int64_t n) {
     return (uint64_t)expert_store_stream_slot_bytes(bank, n) + expert_store_stream_table_bytes(bank, n);
 }
 
-static void typed(const expert_bank *bank, int64_t n, char *text, size_t size) {
-    const uint64_t bytes = (uint64_t)n * bank->stream_slot_bytes, mib = bytes >> 20;
-    if (n <= expert_stream_min_slots(bank))
-        snprintf(text, size, "min");
-    else if ((mib << 20) / bank->stream_slot_bytes >= (uint64_t)expert_stream_min_slots(bank))
-        snprintf(text, size, "%lluM", (unsigned long long)mib);
-    else
-        snprintf(text, size, "%llu", (unsigned long long)bytes);
-}
-
 static int64_t clamp(uint64_t n, int64_t most) { return n < (uint64_t)most ? (int64_t)n : most; }
-
-/* A size as it was asked for, in slots; *out untouched for AUTO. */
-static status asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err) {
-    if (size == PLAN_HOST_MIN) *out = x->min_slots;
-    if (size == PLAN_HOST_ALL) *out = x->all_slots;
-    if (size == PLAN_HOST_BYTES) *out = clamp(bytes / x->slot_bytes, x->all_slots);
-    if (size != PLAN_HOST_BYTES || *out >= x->min_slots) return STATUS_OK;
-    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %s %llu holds %lld of the %lld experts that one layer of one token takes; the least is %llu bytes (%lld slots of %zu), %s min", flag,
-                     (unsigned long long)bytes, (long long)*out, (long long)x->min_slots, (unsigned long long)x->min_slots * x->slot_bytes, (long long)x->min_slots, x->slot_bytes, flag);
-}
 
 static status no_room(const expert_bank *bank, const char *flag, int64_t n, uint64_t room, const char *where, error *err) {
     char size[32], change[96];
     const int64_t fit = clamp(room / bank->stream_slot_bytes, expert_stream_all_slots(bank));
-    typed(bank, fit, size, sizeof size);
+    plan_typed_size(bank, fit, size, sizeof size);
     if (fit >= expert_stream_min_slots(bank))
         snprintf(change, sizeof change, "%s %s would fit", flag, size);
     else
@@ -74,19 +53,22 @@ static status no_room(const expert_bank *bank, const char *flag, int64_t n, uint
 
 static status choose_slots(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     rooms room = rooms_of(bank, p, pm, plan_device_limit(pm), pm->total_bytes);
+    uint64_t most_pinned = pm->total_bytes / 2; /* nobody else gets what is pinned */
     const bool shared = p->pool == PLAN_POOL_SHARED;
-    TRY(asked_slots(out, r->device, r->device_bytes, "--device-experts", &out->device_slots, err));
-    TRY(asked_slots(out, r->host, r->host_bytes, "--host-experts", &out->n_slots, err));
+    TRY(plan_asked_slots(out, r->device, r->device_bytes, "--device-experts", &out->device_slots, err));
+    TRY(plan_asked_slots(out, r->host, r->host_bytes, "--host-experts", &out->n_slots, err));
     out->device_size_chosen = r->device == PLAN_HOST_AUTO;
     out->size_chosen = r->host == PLAN_HOST_AUTO;
     if (live) { /* what is open shrinks to what is there now */
-        const rooms now = rooms_of(bank, p, pm, smaller_known(plan_device_limit(pm), pm->device_available_bytes), smaller_known(pm->total_bytes, pm->available_bytes));
+        const uint64_t host_now = os_smaller_known(pm->total_bytes, pm->available_bytes);
+        const rooms now = rooms_of(bank, p, pm, os_smaller_known(plan_device_limit(pm), pm->device_available_bytes), host_now);
+        most_pinned = host_now / 2;
         if (out->device_size_chosen) room.device = now.device;
         if (out->size_chosen) room.host = now.host;
         if (out->device_size_chosen && out->size_chosen) room.both = now.both;
     }
     if (out->size_chosen) {
-        const uint64_t of_it = shared ? room.both / 8 : room.host;
+        const uint64_t of_it = shared ? room.both / 8 : room.host < most_pinned ? room.host : most_pinned;
         out->n_slots = room.host_known ? plan_host_slots_within(bank, of_it) : out->cycle_slots;
         if (out->n_slots < out->min_slots) out->n_slots = out->min_slots;
     }
@@ -119,7 +101,7 @@ status plan_experts_choose_device(const expert_bank *bank, const plan_experts_re
     if (fits) return STATUS_OK;
     char size[32], change[96] = "even --device-experts min does not fit";
     const int64_t fit = clamp(room.device / bank->stream_slot_bytes, out->all_slots);
-    typed(bank, fit, size, sizeof size);
+    plan_typed_size(bank, fit, size, sizeof size);
     if (fit >= out->min_slots) snprintf(change, sizeof change, "--experts stream --device-experts %s would fit", size);
     return error_set(err, STATUS_DOES_NOT_FIT, "plan: resident experts of %.1f MiB exceed the %.1f MiB that are left on the device beside everything else; %s", (double)need / MIB,
                      (double)room.device / MIB, change);

@@ -26,10 +26,9 @@ int64_t plan_host_slots_within(const expert_bank *bank, uint64_t room) {
 
 static uint64_t room_beside(const engine_plan *p, uint64_t have) { return have > p->total_bytes ? have - p->total_bytes : 0; }
 
-/* A size that can be typed: in MiB where that holds as many slots as are wanted, or else as many as a whole number of MiB below holds. */
-static void typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_t n) {
+void plan_typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_t n) {
     const uint64_t mib = (uint64_t)MIB, slot = bank->stream_slot_bytes, bytes = (uint64_t)n_slots * slot, up = (bytes + mib - 1) / mib * mib;
-    if (n_slots == expert_stream_min_slots(bank))
+    if (n_slots <= expert_stream_min_slots(bank))
         snprintf(text, n, "min");
     else if (up / slot == (uint64_t)n_slots)
         snprintf(text, n, "%lluM", (unsigned long long)(up / mib));
@@ -42,7 +41,7 @@ static void typed_size(const expert_bank *bank, int64_t n_slots, char *text, siz
 static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p, uint64_t have, int64_t n_slots, error *err) {
     const int64_t fit = plan_host_slots_within(bank, room_beside(p, have)), least = expert_stream_min_slots(bank);
     char size[32];
-    typed_size(bank, fit, size, sizeof size);
+    plan_typed_size(bank, fit, size, sizeof size);
     if (fit >= least) {
         return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts and %.1f MiB for everything else exceed the %.1f MiB that this machine or its cgroup has; --host-experts %s would fit",
                          (double)expert_store_stream_slot_bytes(bank, n_slots) / MIB, (double)p->total_bytes / MIB, (double)have / MIB, size);
@@ -57,7 +56,7 @@ static uint64_t resident_need(const expert_bank *bank, const engine_plan *p) { r
 static status does_not_fit_resident(const expert_bank *bank, const engine_plan *p, uint64_t have, error *err) {
     const int64_t fit = plan_host_slots_within(bank, room_beside(p, have));
     char size[32], change[128];
-    typed_size(bank, fit, size, sizeof size);
+    plan_typed_size(bank, fit, size, sizeof size);
     if (fit >= expert_stream_min_slots(bank))
         snprintf(change, sizeof change, "--experts stream --host-experts %s would fit", size);
     else
@@ -66,19 +65,19 @@ static status does_not_fit_resident(const expert_bank *bank, const engine_plan *
                      (double)p->total_bytes / MIB, (double)have / MIB, change);
 }
 
+status plan_asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err) {
+    if (size == PLAN_HOST_MIN) *out = x->min_slots;
+    if (size == PLAN_HOST_ALL) *out = x->all_slots;
+    if (size == PLAN_HOST_BYTES) *out = bytes / x->slot_bytes < (uint64_t)x->all_slots ? (int64_t)(bytes / x->slot_bytes) : x->all_slots;
+    if (size != PLAN_HOST_BYTES || *out >= x->min_slots) return STATUS_OK;
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: %s %llu holds %lld of the %lld experts that one layer of one token takes; the least is %llu bytes (%lld slots of %zu), %s min", flag,
+                     (unsigned long long)bytes, (long long)*out, (long long)x->min_slots, (unsigned long long)x->min_slots * x->slot_bytes, (long long)x->min_slots, x->slot_bytes, flag);
+}
+
 static status choose_slots(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     const uint64_t have = pm->total_bytes;
-    switch (r->host) {
-    case PLAN_HOST_MIN: out->n_slots = out->min_slots; break;
-    case PLAN_HOST_ALL: out->n_slots = out->all_slots; break;
-    case PLAN_HOST_BYTES:
-        out->n_slots = r->host_bytes / out->slot_bytes < (uint64_t)out->all_slots ? (int64_t)(r->host_bytes / out->slot_bytes) : out->all_slots;
-        if (out->n_slots < out->min_slots) {
-            return error_set(err, STATUS_DOES_NOT_FIT, "plan: --host-experts %llu holds %lld of the %lld experts that one layer of one token takes; the least is %llu bytes (%lld slots of %zu), --host-experts min",
-                             (unsigned long long)r->host_bytes, (long long)out->n_slots, (long long)out->min_slots, (unsigned long long)out->min_slots * out->slot_bytes, (long long)out->min_slots, out->slot_bytes);
-        }
-        break;
-    case PLAN_HOST_AUTO:
+    TRY(plan_asked_slots(out, r->host, r->host_bytes, "--host-experts", &out->n_slots, err));
+    if (r->host == PLAN_HOST_AUTO) {
         out->size_chosen = true;
         out->n_slots = have > 0 ? plan_host_slots_within(bank, room_beside(p, have)) : out->cycle_slots; /* unknown: what one token takes */
         if (out->n_slots < out->min_slots) return does_not_fit_stream(bank, p, have, out->min_slots, err);
@@ -87,7 +86,6 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
             if (now < out->min_slots) now = out->min_slots; /* the live check refuses */
             if (now < out->n_slots) out->n_slots = now;
         }
-        break;
     }
     if (have > 0 && (stream_bytes(bank, out->n_slots) > have || stream_bytes(bank, out->n_slots) > room_beside(p, have))) return does_not_fit_stream(bank, p, have, out->n_slots, err);
     return STATUS_OK;

@@ -99,12 +99,22 @@ static bool is_live(const posed_device *d, const void *p, size_t bytes) {
     return false;
 }
 
+/* With `exact`: whether so much more fits. */
+static uint64_t bytes_taken(const posed_device *d) {
+    uint64_t n = d->gpu->others;
+    for (int i = 0; i < d->n_allocs; i++) n += d->allocs[i].bytes;
+    for (int i = 0; i < MAX_QUEUES; i++) n += d->queues[i] != NULL ? d->gpu->queue_bytes : 0;
+    return n;
+}
+
+static bool has_room(const posed_device *d, uint64_t bytes) { return !d->gpu->exact || bytes_taken(d) + bytes <= d->gpu->total_bytes; }
+
 static void *bytes_at(const posed_device *d, const void *p) { return is_device(d, p) ? d->bytes + ((const uint8_t *)p - d->address) : (void *)(uintptr_t)p; }
 
 static status p_alloc(void *dev, size_t bytes, void **out) {
     posed_device *d = dev;
     const size_t whole = (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
-    if (fails(d->gpu, &d->gpu->fail.alloc) || d->n_allocs == MAX_ALLOCS || whole > RESERVED - d->used) return STATUS_NO_MEMORY;
+    if (fails(d->gpu, &d->gpu->fail.alloc) || d->n_allocs == MAX_ALLOCS || whole > RESERVED - d->used || !has_room(d, bytes)) return STATUS_NO_MEMORY;
     d->allocs[d->n_allocs++] = (allocation){d->used, bytes};
     memset(d->bytes + d->used, 0xff, bytes);
     *out = d->address + d->used;
@@ -312,6 +322,7 @@ static status p_queue_create(void *dev, void **handle) {
     int i = 0;
     while (i < MAX_QUEUES && d->queues[i] != NULL) i++;
     if (i == MAX_QUEUES || fails(d->gpu, &d->gpu->fail.queue)) return d->gpu->refusal != STATUS_OK ? d->gpu->refusal : STATUS_FAILED;
+    if (!has_room(d, d->gpu->queue_bytes)) return STATUS_NO_MEMORY;
     posed_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return STATUS_NO_MEMORY;
     q->device = d;
@@ -320,6 +331,8 @@ static status p_queue_create(void *dev, void **handle) {
     *handle = q;
     return STATUS_OK;
 }
+
+static uint64_t p_queue_bytes(void *dev) { return ((posed_device *)dev)->gpu->queue_bytes; }
 
 static void p_queue_destroy(void *dev, void *handle) {
     posed_device *d = dev;
@@ -435,10 +448,12 @@ static uint64_t p_caps(void *dev) { return ((posed_device *)dev)->gpu->caps; }
 static void p_describe(void *dev, char *text, size_t n) { snprintf(text, n, "posed %s", vt_device_type_name(((posed_device *)dev)->gpu->type)); }
 
 static status p_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
-    posed_gpu *g = ((posed_device *)dev)->gpu;
-    if (g->probes == 0) g->free_bytes = g->free_then;
+    const posed_device *d = dev;
+    posed_gpu *g = d->gpu;
+    if (g->probes == 0) *(g->exact ? &g->others : &g->free_bytes) = g->free_then;
     if (g->probes >= 0) g->probes--;
     *free_bytes = g->free_bytes;
+    if (g->exact) *free_bytes = g->total_bytes > bytes_taken(d) ? g->total_bytes - bytes_taken(d) : 1; /* 0 is unknown */
     *total_bytes = g->total_bytes;
     return STATUS_OK;
 }
@@ -487,6 +502,7 @@ posed_gpu *posed_add(vt_device_type type) {
         .fence_record = p_fence_record,
         .fence_wait = p_fence_wait,
         .fence_done = p_fence_done,
+        .queue_bytes = p_queue_bytes,
     };
     n_posed++;
     return &p->gpu;

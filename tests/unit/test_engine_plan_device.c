@@ -140,6 +140,15 @@ static void experts_over_two_tiers(void **state) {
     assert_int_equal(choose(PLAN_EXPERTS_STREAM, PLAN_HOST_BYTES, 1, PLAN_HOST_MIN, 0, &pm, false, &x, &err), STATUS_DOES_NOT_FIT);
     assert_contains(err.text, "the least is 2097152 bytes (2 slots of 1048576), --device-experts min");
     assert_int_equal(choose(PLAN_EXPERTS_RESIDENT, PLAN_HOST_MIN, 0, PLAN_HOST_AUTO, 0, &pm, false, &x, &err), STATUS_INVALID);
+    pm = machine(PLAN_POOL_OWN, 124, 104); /* 64 MiB are left on the host, and half of it all is the most that is pinned unasked */
+    assert_int_equal(choose(PLAN_EXPERTS_STREAM, PLAN_HOST_AUTO, 0, PLAN_HOST_AUTO, 0, &pm, false, &x, &err), STATUS_OK);
+    assert_int_equal(x.n_slots, 61);
+    assert_int_equal(choose(PLAN_EXPERTS_STREAM, PLAN_HOST_AUTO, 0, PLAN_HOST_BYTES, 63, &pm, false, &x, &err), STATUS_OK);
+    assert_int_equal(x.n_slots, 63);
+    pm.available_bytes = (uint64_t)100 * MIB; /* 40 beside the rest */
+    pm.device_available_bytes = (uint64_t)104 * MIB;
+    assert_int_equal(choose(PLAN_EXPERTS_STREAM, PLAN_HOST_AUTO, 0, PLAN_HOST_AUTO, 0, &pm, true, &x, &err), STATUS_OK);
+    assert_int_equal(x.n_slots, 39);
     pm = machine(PLAN_POOL_OWN, 70, 200); /* the host is the narrow one: 9 slots and tables */
     assert_int_equal(choose(PLAN_EXPERTS_STREAM, PLAN_HOST_ALL, 0, PLAN_HOST_AUTO, 0, &pm, false, &x, &err), STATUS_OK);
     assert_int_equal(x.device_slots, 64);

@@ -94,13 +94,12 @@ static void cpu_describe(void *dev, char *text, size_t n) {
     snprintf(text, n, "%s, %d cores, rows up to %s", name, os_core_count(), isa);
 }
 
-static uint64_t smaller_known(uint64_t a, uint64_t b) { return a == 0 ? b : b == 0 || a < b ? a : b; }
 
 static status cpu_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
     (void)dev;
     os_memory m;
     os_get_memory(&m);
-    *total_bytes = smaller_known(m.total_bytes, m.cgroup_limit_bytes);
+    *total_bytes = os_smaller_known(m.total_bytes, m.cgroup_limit_bytes);
     *free_bytes = m.available_bytes;
     if (m.cgroup_limit_bytes) {
         uint64_t room = m.cgroup_limit_bytes > m.cgroup_used_bytes ? m.cgroup_limit_bytes - m.cgroup_used_bytes : 0;
