@@ -40,7 +40,8 @@ static status check_index(vt_runtime *rt, const backend_entry *e, vt_device_id i
     int32_t n = e->vtable.count ? e->vtable.count(&rt->host, &why) : 1;
     if (id.index >= 0 && id.index < n) return STATUS_OK;
     if (n > 0) return error_set(err, STATUS_NOT_FOUND, "vt: no device %s:%d, there are %d", e->vtable.name, (int)id.index, (int)n);
-    return error_set(err, STATUS_NOT_FOUND, "vt: no device %s:%d: %s", e->vtable.name, (int)id.index,
+    /* unsupported: one may be there, but for its driver */
+    return error_set(err, why.code == STATUS_UNSUPPORTED ? why.code : STATUS_NOT_FOUND, "vt: no device %s:%d: %s", e->vtable.name, (int)id.index,
                      why.text[0] ? why.text : "there is none");
 }
 

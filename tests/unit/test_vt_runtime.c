@@ -34,12 +34,13 @@ static void expect_part(const char *text, const char *part) {
 /* ---- a backend in this file, of the least that is allowed ---- */
 
 static int n_devices = 1;
+static status why_none = STATUS_FAILED;
 static char storage[1024] __attribute__((aligned(256)));
 static int storage_off;
 
 static int32_t toy_count(const vt_host_api *host, error *err) {
     assert_true(host->size == sizeof *host && host->host_alloc && host->option);
-    if (n_devices == 0) error_note(err, STATUS_FAILED, "the driver is asleep");
+    if (n_devices == 0) error_note(err, why_none, "the driver is asleep");
     return n_devices;
 }
 static status toy_open(const vt_host_api *host, int32_t index, void **dev, error *err) {
@@ -158,6 +159,10 @@ static void devices_that_do_not_open(void **state) {
     n_devices = 0;
     assert_int_equal(vt_device_open(rt, (vt_device_id){VT_DEVICE_HIP, 0}, m, &d, &err), STATUS_NOT_FOUND);
     expect_part(err.text, "no device toy:0: the driver is asleep");
+    why_none = STATUS_UNSUPPORTED; /* a driver that will not do says nothing of what it drives */
+    assert_int_equal(vt_device_open(rt, (vt_device_id){VT_DEVICE_HIP, 0}, m, &d, &err), STATUS_UNSUPPORTED);
+    expect_part(err.text, "no device toy:0: the driver is asleep");
+    why_none = STATUS_FAILED;
     textbuf report;
     textbuf_init(&report, m, MEM_PROCESS);
     vt_runtime_report(rt, &report);
