@@ -258,6 +258,11 @@ typedef struct headrace_stats {
     uint64_t memory_planned_bytes;     /* memory_peak_bytes never exceeds it */
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
+/** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */
+HEADRACE_API headrace_status headrace_allow_writing(const headrace_engine *e, const char *path, headrace_error *err);
+/** The file that streamed experts are read from (the largest, where there are several); NULL: none are streamed. Lives as long as the
+ * engine. */
+HEADRACE_API const char *headrace_expert_file(const headrace_engine *e);
 /** The memory plan beside what is in use, as a table. Free with headrace_text_free. */
 HEADRACE_API headrace_status headrace_memory_report(headrace_engine *e, char **text, headrace_error *err);
 

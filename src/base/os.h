@@ -29,6 +29,8 @@ NODISCARD status os_file_read(const os_file *f, uint64_t off, void *dst, size_t 
 NODISCARD status os_file_map(os_file *f, const uint8_t **out, error *err);
 /** False once a fault was patched in the mapping or the file's size on disk is below the size at open. One system call. */
 bool os_file_intact(const os_file *f);
+/** Whether two names are of one file (device and inode) that exists. */
+bool os_same_file(const char *a, const char *b);
 /** Hint: the range of the mapping will be read soon (MADV_WILLNEED on whole pages). */
 void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
 
@@ -53,14 +55,17 @@ int64_t os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
 typedef struct os_ring os_ring;
 /** STATUS_UNSUPPORTED says what refuses and what would help. */
 NODISCARD status os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
-/** No read may be under way. */
+/** Awaits what is with the kernel. */
 void os_ring_destroy(os_ring *r);
 /** Pin the memory that reads go to, once, instead of with every read. False: the limit of locked memory, or the kernel, refuses; reads work all the same. */
 bool os_ring_register(os_ring *r, void *base, size_t n);
 /** Queue a read; it begins with the next submit or waiting next. */
 void os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
 void os_ring_submit(os_ring *r);
-/** A read that ended: its `user`, and bytes or minus the system's error. False: none has ended, or with `wait` the ring has failed. */
+/**
+ * A read that ended: its `user`, and bytes or minus the system's error. False: none has ended; with `wait`, none is with the kernel. A ring
+ * that has failed gives what the kernel holds first; what was queued and not submitted, and every later read, never comes.
+ */
 bool os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
 /** "Input/output error" for 5. */
 const char *os_error_text(int code, char *out, size_t n);

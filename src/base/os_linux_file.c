@@ -235,6 +235,11 @@ status os_file_read(const os_file *f, uint64_t off, void *dst, size_t n, error *
     return STATUS_OK;
 }
 
+bool os_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 void os_file_forget(const os_file *f, uint64_t off, uint64_t n) {
     if (off <= INT64_MAX && n <= INT64_MAX) posix_fadvise(f->fd, (off_t)off, (off_t)n, POSIX_FADV_DONTNEED);
 }

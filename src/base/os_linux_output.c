@@ -26,6 +26,21 @@ static status failed(error *err, const char *path, const char *what) {
     return error_set(err, e == ENOENT || e == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO, "os: %s: %s: %s", path, what, strerror(e));
 }
 
+/* Open and locked, and still what has the name: who had the lock before may have renamed it. The caller closes *fd, also on failure. */
+static status open_locked(const char *path, int *fd, error *err) {
+    struct stat st, named;
+    for (int tries = 0; tries < 100; tries++) {
+        do { *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666); } while (*fd < 0 && errno == EINTR);
+        if (*fd < 0 || fstat(*fd, &st) != 0) return failed(err, path, "cannot open for writing");
+        if (!S_ISREG(st.st_mode)) return error_set(err, STATUS_INVALID, "os: %s: is not a file", path);
+        if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) break;
+        if (stat(path, &named) == 0 && named.st_dev == st.st_dev && named.st_ino == st.st_ino) return STATUS_OK;
+        close(*fd);
+        *fd = -1;
+    }
+    return error_set(err, STATUS_NOT_NOW, "os: %s: another process is writing it", path);
+}
+
 status os_output_open(mem *m, const char *path, bool keep, os_output **out, error *err) {
     os_output *o = mem_calloc(m, MEM_PROCESS, 1, sizeof *o);
     if (o == NULL) return error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for an open file", path);
@@ -33,24 +48,12 @@ status os_output_open(mem *m, const char *path, bool keep, os_output **out, erro
     o->fd = -1;
     o->path = mem_strdup(m, MEM_PROCESS, path);
     status rc = STATUS_OK;
-    struct stat st;
     if (o->path == NULL) {
         rc = error_set(err, STATUS_NO_MEMORY, "os: %s: no memory for its name", path);
         goto fail;
     }
-    do { o->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666); } while (o->fd < 0 && errno == EINTR);
-    if (o->fd < 0 || fstat(o->fd, &st) != 0) {
-        rc = failed(err, path, "cannot open for writing");
-        goto fail;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        rc = error_set(err, STATUS_INVALID, "os: %s: is not a file", path);
-        goto fail;
-    }
-    if (flock(o->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        rc = error_set(err, STATUS_NOT_NOW, "os: %s: another process is writing it", path);
-        goto fail;
-    }
+    rc = open_locked(path, &o->fd, err);
+    if (rc != STATUS_OK) goto fail;
     if (!keep && ftruncate(o->fd, 0) != 0) {
         rc = failed(err, path, "cannot empty it");
         goto fail;

@@ -4,10 +4,11 @@
 #include <liburing.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/os_linux.h"
 
-enum { MAX_PIECES = 16 };
+enum { MAX_PIECES = 16, MAX_TRIES = 1000 };
 static const size_t PIECE_BYTES = (size_t)1 << 30;
 
 struct os_ring {
@@ -17,6 +18,7 @@ struct os_ring {
     uint8_t *base; /* registered memory; NULL: none */
     size_t n_bytes;
     unsigned n_queued; /* and not submitted */
+    unsigned n_flying; /* with the kernel, which may write to their memory until it has told of each */
 };
 
 status os_ring_create(mem *m, int32_t depth, os_ring **out, error *err) {
@@ -37,7 +39,11 @@ status os_ring_create(mem *m, int32_t depth, os_ring **out, error *err) {
 }
 
 void os_ring_destroy(os_ring *r) {
+    uint64_t user;
+    int64_t got;
     if (r == NULL) return;
+    r->failed = true; /* nothing more is submitted */
+    while (os_ring_next(r, true, &user, &got)) continue;
     io_uring_queue_exit(&r->ring);
     mem_free(r->m, r);
 }
@@ -53,6 +59,8 @@ bool os_ring_register(os_ring *r, void *base, size_t n) {
     return true;
 }
 
+static void rest(void) { (void)nanosleep(&(const struct timespec){.tv_nsec = 1000000}, NULL); }
+
 /* The registered piece that holds all of the destination, or -1. */
 static int piece_of(const os_ring *r, const uint8_t *dst, size_t n) {
     if (r->base == NULL || dst < r->base || n == 0 || n > r->n_bytes || (size_t)(dst - r->base) > r->n_bytes - n) return -1;
@@ -61,6 +69,7 @@ static int piece_of(const os_ring *r, const uint8_t *dst, size_t n) {
 }
 
 void os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user) {
+    if (r->failed) return;
     struct io_uring_sqe *e = io_uring_get_sqe(&r->ring);
     if (e == NULL) { /* more than depth: as many are queued as fit */
         os_ring_submit(r);
@@ -79,15 +88,25 @@ void os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_
     r->n_queued++;
 }
 
+/* What the kernel has no room for now waits for what it holds; where it holds nothing, it is asked again a few times. */
 void os_ring_submit(os_ring *r) {
-    while (r->n_queued > 0 && !r->failed) {
+    for (int tries = 0; r->n_queued > 0 && !r->failed;) {
         const int rc = io_uring_submit(&r->ring);
-        if (rc == -EINTR || rc == -EAGAIN || rc == -EBUSY) continue;
+        if (rc == -EINTR) continue;
+        if (rc == -EAGAIN || rc == -EBUSY) {
+            if (r->n_flying > 0) return;
+            if (++tries < MAX_TRIES) {
+                rest();
+                continue;
+            }
+        }
         if (rc <= 0) {
             r->failed = true;
             return;
         }
-        r->n_queued -= (unsigned)rc < r->n_queued ? (unsigned)rc : r->n_queued;
+        const unsigned n = (unsigned)rc < r->n_queued ? (unsigned)rc : r->n_queued;
+        r->n_queued -= n;
+        r->n_flying += n;
     }
 }
 
@@ -95,14 +114,21 @@ bool os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got) {
     struct io_uring_cqe *c = NULL;
     os_ring_submit(r);
     for (;;) {
+        if (r->n_flying == 0) return false;
         const int rc = wait ? io_uring_wait_cqe(&r->ring, &c) : io_uring_peek_cqe(&r->ring, &c);
         if (rc == 0 && c != NULL) break;
-        if (rc == -EINTR || (wait && rc == -EAGAIN)) continue;
-        if (wait) r->failed = true;
-        return false;
+        if (!wait) {
+            if (rc == -EINTR) continue;
+            return false;
+        }
+        if (rc != -EINTR && rc != -EAGAIN) { /* cannot be waited for: looked for, since its memory is the kernel's until then */
+            r->failed = true;
+            rest();
+        }
     }
     *user = c->user_data;
     *got = c->res;
     io_uring_cqe_seen(&r->ring, c);
+    r->n_flying--;
     return true;
 }

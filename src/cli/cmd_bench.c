@@ -325,7 +325,7 @@ static status open_disk(bench *b, error *err) {
     take_stats(b, &b->after);
     if (b->after.experts_tier != HEADRACE_EXPERTS_STREAM) return STATUS_OK;
     error why = {0};
-    const status rc = disk_bandwidth_open(b->x->m, config_text(b->x->c, CONFIG_KEY_MODEL), &b->disk, &why);
+    const status rc = disk_bandwidth_open(b->x->m, headrace_expert_file(b->engine), &b->disk, &why);
     if (rc == STATUS_UNSUPPORTED || rc == STATUS_INVALID || rc == STATUS_NOT_FOUND) {
         cli_complain(b->x, why.text); /* no figures of the disk, then */
         return STATUS_OK;

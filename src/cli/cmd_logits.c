@@ -130,6 +130,8 @@ static status submit(void *user, size_t i, headrace_id *out, error *err) {
 /* Only now is an existing file overwritten: the settings were right and the model is there. */
 static status open_output(dump *d, error *err) {
     struct stat st;
+    headrace_error why = {0};
+    TRY(session_status(headrace_allow_writing(d->engine, d->path, &why), &why, err));
     if (stat(d->path, &st) == 0 && !S_ISREG(st.st_mode)) return error_set(err, STATUS_INVALID, "-o %s: not a regular file", d->path);
     d->fd = open(d->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return d->fd >= 0 ? STATUS_OK : error_set(err, STATUS_IO, "-o %s: %s", d->path, strerror(errno));

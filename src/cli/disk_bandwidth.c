@@ -2,14 +2,12 @@
 /* Half of the time with io_uring and half with threads; what the disk gives is the better of both. */
 #include "cli/disk_bandwidth.h"
 
-#include <dirent.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/os.h"
 #include "base/threads.h"
 
-enum { BLOCK_BYTES = 512 << 10, DEPTH = 64, LANES = 8, PATH_BYTES = 4096 };
+enum { BLOCK_BYTES = 512 << 10, DEPTH = 64, LANES = 8 };
 
 struct disk_bandwidth {
     mem *m;
@@ -24,34 +22,12 @@ struct disk_bandwidth {
     uint64_t until_ns;
 };
 
-static void find_largest(const char *dir, char *path, size_t n) {
-    DIR *d = opendir(dir);
-    uint64_t most = 0;
-    char name[PATH_BYTES];
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        const size_t len = strlen(e->d_name);
-        if (len < 12 || strcmp(e->d_name + len - 12, ".safetensors") != 0 || (size_t)snprintf(name, sizeof name, "%s/%s", dir, e->d_name) >= sizeof name) continue;
-        FILE *f = fopen(name, "rb");
-        if (f == NULL) continue;
-        const long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : 0;
-        fclose(f);
-        if (size > 0 && (uint64_t)size > most) {
-            most = (uint64_t)size;
-            snprintf(path, n, "%s", name);
-        }
-    }
-    if (d != NULL) closedir(d);
-}
-
 static status open_all(disk_bandwidth *d, const char *path, error *err) {
-    char file[PATH_BYTES];
     error why = {0};
-    snprintf(file, sizeof file, "%s", path);
-    find_largest(path, file, sizeof file);
-    TRY(os_file_open(d->m, file, &d->file, err));
+    TRY(os_file_open(d->m, path, &d->file, err));
     TRY(os_direct_open(d->m, d->file, &d->direct, err));
     d->n_blocks = os_file_size(d->file) / BLOCK_BYTES;
-    if (d->n_blocks < DEPTH) return error_set(err, STATUS_INVALID, "bench: %s is too small to measure its disk", file);
+    if (d->n_blocks < DEPTH) return error_set(err, STATUS_INVALID, "bench: %s is too small to measure its disk", path);
     if (os_ring_create(d->m, DEPTH, &d->ring, &why) != STATUS_OK) d->ring = NULL;
     TRY(mem_alloc_named(d->m, MEM_STAGING, DEPTH * BLOCK_BYTES + OS_DIRECT_ALIGN, "the disk benchmark", &d->block, err));
     d->memory = (uint8_t *)(((uintptr_t)d->block + OS_DIRECT_ALIGN - 1) / OS_DIRECT_ALIGN * OS_DIRECT_ALIGN);
@@ -103,7 +79,7 @@ static double with_ring(disk_bandwidth *d, uint64_t ns) {
         else
             flying--;
     }
-    return rate(bytes, os_now_ns() - begin);
+    return flying > 0 ? 0 : rate(bytes, os_now_ns() - begin); /* a ring that failed: no figure */
 }
 
 static void run_lane(void *ctx, int64_t begin, int64_t end, int thread) {

@@ -7,7 +7,7 @@
 
 typedef struct disk_bandwidth disk_bandwidth;
 
-/** path: a file, or a directory whose largest *.safetensors is taken. STATUS_UNSUPPORTED: its file system knows no such reads. */
+/** STATUS_UNSUPPORTED: its file system knows no such reads. */
 NODISCARD status disk_bandwidth_open(mem *m, const char *path, disk_bandwidth **out, error *err);
 void disk_bandwidth_close(disk_bandwidth *d);
 /** Bytes a second of about `ms` milliseconds of reads of 512 KiB at random places, 64 at once: the better of io_uring and (where it is refused, only) threads. */

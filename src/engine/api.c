@@ -5,6 +5,7 @@
 
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "model/block_moe.h"
 
 headrace_status api_error(headrace_error *out, status code, const error *err) {
     if (code != STATUS_OK && out != NULL) {
@@ -138,6 +139,15 @@ headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
     st.memory_planned_bytes = e->plan.total_bytes;
     memcpy(out, &st, size);
     return HEADRACE_OK;
+}
+
+headrace_status headrace_allow_writing(const headrace_engine *e, const char *path, headrace_error *herr) {
+    error err = {0};
+    return api_error(herr, source_allow_writing(e->src, path, &err), &err);
+}
+
+const char *headrace_expert_file(const headrace_engine *e) {
+    return e->plan.experts.tier == PLAN_EXPERTS_STREAM ? os_file_path(source_file(e->src, expert_bank_file(&e->model->moe->bank))) : NULL;
 }
 
 headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out) {

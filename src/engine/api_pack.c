@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* headrace_pack: headers, then the bank. */
+#include <stddef.h>
+#include <string.h>
+
 #include "engine/api_impl.h"
 #include "engine/engine.h"
 #include "model/block_moe.h"
@@ -21,10 +24,14 @@ headrace_status headrace_pack(const headrace_config *c, const char *path, headra
     error err = {0};
     mem *m;
     expert_pack_result r;
-    if (out->size != sizeof *out) return HEADRACE_INVALID;
+    const uint32_t size = out->size;
+    if (size < offsetof(headrace_pack_result, file_bytes) + sizeof out->file_bytes || size > sizeof *out) return HEADRACE_INVALID;
     if (mem_create(&m) != STATUS_OK) return HEADRACE_NO_MEMORY;
     status rc = pack(m, c->c, path, progress, user, &r, &err);
-    if (rc == STATUS_OK) *out = (headrace_pack_result){.size = sizeof *out, .n_records = r.n_records, .n_resumed = r.n_resumed, .file_bytes = r.file_bytes};
+    if (rc == STATUS_OK) {
+        const headrace_pack_result result = {.size = size, .n_records = r.n_records, .n_resumed = r.n_resumed, .file_bytes = r.file_bytes};
+        memcpy(out, &result, size); /* what the caller's version of the struct has */
+    }
     if (mem_destroy(m) != STATUS_OK && rc == STATUS_OK) rc = error_set(&err, STATUS_BUG, "pack: memory is still in use");
     return api_error(herr, rc, &err);
 }

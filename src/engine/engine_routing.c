@@ -20,8 +20,10 @@ status engine_routing_open(headrace_engine *e, const config *c, bool run, error 
     if (!run || e->trace != NULL || e->replay != NULL || (to == NULL && from == NULL)) return STATUS_OK;
     if (!e->model->moe->any) return error_set(err, STATUS_INVALID, "config: --record-routing and --replay: %s has no experts", e->model->arch->name);
     if (from != NULL) TRY(expert_replay_create(e->m, from, (int32_t)h->n_layers, (int32_t)h->n_experts, (int32_t)h->n_experts_used, &e->replay, err));
-    if (to != NULL) TRY(expert_trace_writer_open(e->m, to, (int32_t)h->n_layers, (int32_t)h->n_experts, (int32_t)h->n_experts_used, &e->trace, err));
-    return STATUS_OK;
+    if (to == NULL) return STATUS_OK;
+    if (from != NULL && os_same_file(to, from)) return error_set(err, STATUS_INVALID, "config: --record-routing %s: is the file of --replay", to);
+    TRY(source_allow_writing(e->src, to, err));
+    return expert_trace_writer_open(e->m, to, (int32_t)h->n_layers, (int32_t)h->n_experts, (int32_t)h->n_experts_used, &e->trace, err);
 }
 
 void engine_routing_options(headrace_engine *e, model_options *mo) {

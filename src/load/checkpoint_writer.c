@@ -216,11 +216,9 @@ status checkpoint_writer_bytes(checkpoint_writer *w, const void *bytes, size_t n
     return STATUS_OK;
 }
 
-static status put_in_place(checkpoint_writer *w, const char *partial, const char *path, os_output **file, error *err) {
-    (void)w;
-    TRY(os_output_sync(*file, err));
-    os_output_close(*file);
-    *file = NULL;
+/* The name first: the lock ends with close, and then another process may open and empty what has the name of a partial file. */
+static status put_in_place(const char *partial, const char *path, os_output *file, error *err) {
+    TRY(os_output_sync(file, err));
     return os_rename(partial, path, err);
 }
 
@@ -232,14 +230,14 @@ status checkpoint_writer_sibling(checkpoint_writer *w, const char *name, const c
     snprintf(partial, sizeof partial, "%s.partial", path);
     TRY(os_output_open(w->m, partial, false, &o, err));
     status rc = os_output_write(o, 0, bytes, n, err);
-    if (rc == STATUS_OK) rc = put_in_place(w, partial, path, &o, err);
+    if (rc == STATUS_OK) rc = put_in_place(partial, path, o, err);
     os_output_close(o);
     return rc;
 }
 
 status checkpoint_writer_finish(checkpoint_writer *w, uint64_t *total_bytes, error *err) {
     if (w->current != w->n_tensors) return error_set(err, STATUS_BUG, "load: %s: tensor %llu of %llu is not whole", w->path, (unsigned long long)w->current, (unsigned long long)w->n_tensors);
-    TRY(put_in_place(w, w->partial, w->path, &w->file, err));
+    TRY(put_in_place(w->partial, w->path, w->file, err));
     *total_bytes = w->at;
     return STATUS_OK;
 }

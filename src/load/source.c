@@ -249,6 +249,20 @@ bool source_extra_file(const source *s, uint32_t *file) {
     if (s->opt.extra_path != NULL) *file = s->extra_file;
     return s->opt.extra_path != NULL;
 }
+status source_allow_writing(const source *s, const char *path, error *err) {
+    static const char *const siblings[] = {"config.json",           "model.safetensors.index.json", "tokenizer.json",
+                                           "tokenizer_config.json", "generation_config.json",       "chat_template.jinja"};
+    static const char text[] = "load: %s: is %s of the checkpoint, which would be destroyed; write elsewhere";
+    for (size_t i = 0; i < s->n_files; i++) {
+        if (os_same_file(path, os_file_path(s->files[i]))) return error_set(err, STATUS_INVALID, text, path, os_file_path(s->files[i]));
+    }
+    for (size_t i = 0; s->format->container == META_HF && i < sizeof siblings / sizeof siblings[0]; i++) {
+        char name[4096];
+        if ((size_t)snprintf(name, sizeof name, "%s/%s", s->path, siblings[i]) < sizeof name && os_same_file(path, name))
+            return error_set(err, STATUS_INVALID, text, path, name);
+    }
+    return STATUS_OK;
+}
 bool source_is_plain(const source *s) { return s->read == read_file; }
 bool source_is_mapped(const source *s) { return s->mapped; }
 

@@ -61,6 +61,8 @@ const os_file *source_file(const source *s, size_t i);
  * The address has the file's own alignment (any).
  */
 NODISCARD status source_data(source *s, const tensor_info *t, const void **out, error *err);
+/** What writes to `path` would destroy a file that this source consists of: STATUS_INVALID, with both names. */
+NODISCARD status source_allow_writing(const source *s, const char *path, error *err);
 /** A byte range of a tensor into dst, by reading, never through a mapping. */
 NODISCARD status source_read(const source *s, const tensor_info *t, uint64_t off, uint64_t n, void *dst, error *err);
 /** A byte range of one of the files, which may span tensors that lie side by side (callers know which: t->file, t->off), by reading. */

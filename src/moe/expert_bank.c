@@ -108,3 +108,19 @@ void expert_bank_seal(expert_bank *b) {
     b->padded = b->max_slot_bytes >= EXPERT_DIRECT_LEAST;
     if (!b->padded) b->stream_slot_bytes = b->max_slot_bytes;
 }
+
+uint32_t expert_bank_file(const expert_bank *b) {
+    uint32_t file = b->packed_file;
+    uint64_t most = 0;
+    for (int32_t l = 0; b->packed == NULL && l < b->n_layers; l++) {
+        const expert_layer *el = &b->layers[l];
+        for (int64_t i = 0; i < (int64_t)el->n_experts * el->n_parts; i++) {
+            const uint32_t f = el->spans[i].tensor->file;
+            const uint64_t bytes = f == file && most > 0 ? 0 : os_file_size(source_file(b->src, f));
+            if (bytes <= most) continue;
+            most = bytes;
+            file = f;
+        }
+    }
+    return file;
+}

@@ -65,5 +65,7 @@ NODISCARD status expert_bank_init(expert_bank *b, arena *a, source *src, int32_t
 NODISCARD status expert_bank_set_layer(expert_bank *b, arena *a, int32_t layer, int32_t n_experts, int32_t top_k, int32_t n_parts, const expert_part *parts,
                                        const expert_span *spans, error *err);
 void expert_bank_seal(expert_bank *b);
+/** The file that experts are read from: the packed bank, or the largest that holds any. */
+uint32_t expert_bank_file(const expert_bank *b);
 
 #endif

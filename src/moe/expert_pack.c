@@ -186,11 +186,14 @@ status expert_pack_write(mem *m, const expert_bank *b, const char *path, expert_
     if (rc == STATUS_OK) {
         out->file_bytes = lay_out(b, k.table);
         for (uint64_t i = 0; i < k.n; i++) k.total += k.table[i].n_bytes;
-        rc = os_output_open(m, partial, true, &k.file, err);
+        rc = source_allow_writing(b->src, path, err);
+        if (rc == STATUS_OK) rc = source_allow_writing(b->src, partial, err);
+        if (rc == STATUS_OK) rc = os_output_open(m, partial, true, &k.file, err);
     }
     if (rc == STATUS_OK) rc = pack_all(&k, out->file_bytes, out);
+    if (rc == STATUS_OK)
+        rc = os_rename(partial, path, err); /* before the lock ends with close: nobody may open what is about to have the name */
     os_output_close(k.file);
-    if (rc == STATUS_OK) rc = os_rename(partial, path, err);
     mem_free(m, k.table);
     mem_free(m, k.found);
     mem_free(m, k.record);

@@ -40,7 +40,7 @@ static void take_in(expert_reader *r, uint64_t user, int64_t got) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* The ring is broken: nothing that it holds will come. */
+/* The ring is broken and has given all that the kernel held: the rest will never come, and nothing writes to its memory. */
 static void give_up(expert_reader *r) {
     bool is_free[EXPERT_READER_MAX_DEPTH] = {false};
     for (int32_t i = 0; i < r->n_free; i++) is_free[r->free_pieces[i]] = true;

@@ -2,6 +2,7 @@
 """Mixtures of experts from the command line: damaged checkpoints of every architecture, what plan and complete say of experts, methods of quantisation that are refused."""
 import json
 import os
+import shutil
 import struct
 import sys
 
@@ -462,6 +463,23 @@ class Experts(MoeTest):
                 self.assertGreater(x["evictions"], 0)
                 self.assertGreaterEqual(x["bytes"], x["misses"] * 23040)
         self.assertEqual(len(texts), 1)
+
+    def test_the_model_is_not_written_over(self):
+        for source in (self.MODEL, os.path.join(TESTS, "data", "qwen3-moe_fixture_bf16.gguf")):
+            model = self.path(os.path.basename(source))
+            (shutil.copytree if os.path.isdir(source) else shutil.copy)(source, model)
+            files = [os.path.join(model, f) for f in sorted(os.listdir(model))] if os.path.isdir(model) else [model]
+            before = {f: open(f, "rb").read() for f in files}
+            for f in files:
+                if os.path.basename(f) not in ("config.json", "model.safetensors", "tokenizer.json") and f != model:
+                    continue
+                self.fails(2, "would be destroyed", "pack", "-m", model, "-o", f)
+                self.fails(2, "would be destroyed", "complete", "-m", model, "--token-ids", self.IDS, "--record-routing", f)
+                self.fails(2, "would be destroyed", "logits", "-m", model, "--token-ids", self.IDS, "-o", f)
+            self.assertEqual(before, {f: open(f, "rb").read() for f in files})
+            trace = self.path("trace")
+            self.run_cli("complete", "-m", model, "--token-ids", self.IDS, "--record-routing", trace, "-n", "3")
+            self.fails(2, "is the file of --replay", "bench", "-m", model, "-p", "4", "-n", "2", "-r", "1", "--replay", trace, "--record-routing", trace)
 
     def test_closing_line(self):
         err = self.complete("--experts", "stream", "--host-experts", "min").err

@@ -6,6 +6,7 @@
 #include "support/test_case.h"
 
 #include <errno.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -30,6 +31,7 @@ static struct {
     pthread_mutex_t lock;
     uint64_t fail_begin, fail_end; /* of the file: reads that touch it are EIO */
     int short_every, interrupt_every, n; /* every n-th read comes short, or is interrupted */
+    int submits_left, submit_error;      /* one failing submit after so many; -1: none */
     bool no_ring, no_direct, no_register, hold_one;
     int n_reads, n_held;
     uint64_t lowest, highest; /* bytes that were asked for */
@@ -45,6 +47,7 @@ static void reset_faults(void) {
     fault.fail_begin = fault.fail_end = 0;
     fault.short_every = fault.interrupt_every = fault.n = fault.n_reads = fault.n_held = 0;
     fault.no_ring = fault.no_direct = fault.no_register = fault.hold_one = fault.held = false;
+    fault.submits_left = -1;
     fault.lowest = UINT64_MAX;
     fault.highest = 0;
     pthread_mutex_unlock(&fault.lock);
@@ -127,6 +130,33 @@ status __real_os_direct_open(mem *m, const os_file *f, os_direct **out, error *e
 status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
 status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err) {
     return fault.no_direct ? error_set(err, STATUS_UNSUPPORTED, "os: no direct reads: the test has said so") : __real_os_direct_open(m, f, out, err);
+}
+
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring) {
+    if (fault.submits_left == 0) {
+        fault.submits_left = -1;
+        return fault.submit_error;
+    }
+    if (fault.submits_left > 0) fault.submits_left--;
+    return __real_io_uring_submit(ring);
+}
+
+static bool try_partial;
+static status partial_while_renamed;
+status __real_os_rename(const char *from, const char *to, error *err);
+status __wrap_os_rename(const char *from, const char *to, error *err);
+status __wrap_os_rename(const char *from, const char *to, error *err) {
+    os_output *o = NULL;
+    mem *m = NULL;
+    error why = {0};
+    if (try_partial && mem_create(&m) == STATUS_OK) {
+        partial_while_renamed = os_output_open(m, from, true, &o, &why);
+        os_output_close(o);
+        (void)mem_destroy(m);
+    }
+    return __real_os_rename(from, to, err);
 }
 
 /* ---- the checkpoint ---- */
@@ -398,6 +428,36 @@ static void a_late_read_holds_up_nobody(void **state) {
     close_case(&k);
 }
 
+/* A ring that refuses once: what the kernel holds arrives, the rest fails by name, nothing hangs, and nothing is read with it any more. */
+static void a_ring_that_fails(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    for (int good = 0; good < 4; good++) {
+        expert_store *s = make(&k, 10, EXPERT_READ_RING);
+        error err = {0};
+        expert_lease l;
+        alarm(60);
+        fault.submit_error = -ENOMEM;
+        fault.submits_left = good;
+        assert_int_equal(run_set(s, 0, all, 8, &err), 8 - good); /* leases that are given are checked */
+        assert_contains(err.text, "Input/output error");
+        assert_int_equal(run_set(s, 1, all, 8, &err), 8);
+        assert_int_equal(s->begin(s, 2, all, 3, &err), STATUS_OK);
+        s->cancel(s);
+        assert_int_equal(s->next_ready(s, &l, &err), STATUS_NOT_FOUND);
+        assert_int_equal(s->close(s), STATUS_OK);
+        fault.submit_error = -EAGAIN; /* no room for a moment is no failure */
+        fault.submits_left = good;
+        s = make(&k, 10, EXPERT_READ_RING);
+        sweep(s, 2);
+        assert_int_equal(count(s).failed, 0);
+        assert_int_equal(s->close(s), STATUS_OK);
+        alarm(0);
+    }
+    close_case(&k);
+}
+
 static void cancel_in_mid_wave(void **state) {
     (void)state;
     reader_case k;
@@ -603,6 +663,10 @@ static void packing_goes_on(void **state) {
     error err = {0};
     expert_pack_result made;
     assert_int_equal(expert_pack_write(k.m, &k.bank, path, NULL, NULL, &made, &err), STATUS_OK);
+    try_partial = true;
+    assert_int_equal(expert_pack_write(k.m, &k.bank, path, NULL, NULL, &made, &err), STATUS_OK);
+    assert_int_equal(partial_while_renamed, STATUS_NOT_NOW); /* nobody else may write what gets the name */
+    try_partial = false;
     size_t n, n_again;
     char *good = whole_file(path, &n);
     source *src;
@@ -630,6 +694,36 @@ static void packing_goes_on(void **state) {
     }
     test_free(good);
     source_close(src);
+    close_case(&k);
+}
+
+/* Under whatever name, also as what is written first. */
+static void the_checkpoint_is_not_written_over(void **state) {
+    (void)state;
+    reader_case k;
+    char other[SCRATCH_PATH_BYTES], partial[SCRATCH_PATH_BYTES];
+    open_case(&k);
+    scratch_dir_path(&k.dir, "other", other);
+    scratch_dir_path(&k.dir, "bank.partial", partial);
+    assert_int_equal(symlink(k.path, other), 0);
+    assert_int_equal(link(k.path, partial), 0);
+    size_t n, n_after;
+    char *before = whole_file(k.path, &n);
+    char bank[SCRATCH_PATH_BYTES];
+    scratch_dir_path(&k.dir, "bank", bank);
+    const char *const targets[] = {k.path, other, bank};
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++) {
+        error err = {0};
+        expert_pack_result made;
+        assert_int_equal(expert_pack_write(k.m, &k.bank, targets[i], NULL, NULL, &made, &err), STATUS_INVALID);
+        assert_contains(err.text, "experts.gguf");
+        assert_contains(err.text, "would be destroyed");
+        char *after = whole_file(k.path, &n_after);
+        assert_int_equal(n, n_after);
+        assert_memory_equal(after, before, n);
+        test_free(after);
+    }
+    test_free(before);
     close_case(&k);
 }
 
@@ -668,10 +762,20 @@ static void every_failing_allocation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bytes_by_each_way),      cmocka_unit_test(neighbours_are_one_read),       cmocka_unit_test(short_and_interrupted_reads_go_on),
-        cmocka_unit_test(a_read_error_fails_one_expert), cmocka_unit_test(a_file_cut_short),             cmocka_unit_test(a_late_read_holds_up_nobody),
-        cmocka_unit_test(cancel_in_mid_wave),           cmocka_unit_test(what_is_refused_is_not_chosen), cmocka_unit_test(no_expert_is_read_at_load),
-        cmocka_unit_test(a_packed_bank),                cmocka_unit_test(packing_goes_on),               cmocka_unit_test(every_failing_allocation),
+        cmocka_unit_test(right_bytes_by_each_way),
+        cmocka_unit_test(neighbours_are_one_read),
+        cmocka_unit_test(short_and_interrupted_reads_go_on),
+        cmocka_unit_test(a_read_error_fails_one_expert),
+        cmocka_unit_test(a_file_cut_short),
+        cmocka_unit_test(a_late_read_holds_up_nobody),
+        cmocka_unit_test(a_ring_that_fails),
+        cmocka_unit_test(cancel_in_mid_wave),
+        cmocka_unit_test(what_is_refused_is_not_chosen),
+        cmocka_unit_test(no_expert_is_read_at_load),
+        cmocka_unit_test(a_packed_bank),
+        cmocka_unit_test(packing_goes_on),
+        cmocka_unit_test(the_checkpoint_is_not_written_over),
+        cmocka_unit_test(every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

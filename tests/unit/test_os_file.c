@@ -418,6 +418,47 @@ static void other_faults_go_to_the_previous_action(void **state) {
 
 /* ---- texts ---- */
 
+/* Who had the lock before may have put the file in place meanwhile: what has its name now is opened, and the file that went is whole. */
+static char renamed_from[512], renamed_to[512];
+int __real_flock(int fd, int how);
+int __wrap_flock(int fd, int how);
+int __wrap_flock(int fd, int how) {
+    if (renamed_to[0] != '\0') {
+        assert_int_equal(rename(renamed_from, renamed_to), 0);
+        renamed_to[0] = '\0';
+    }
+    return __real_flock(fd, how);
+}
+
+static void an_output_is_what_has_its_name(void **state) {
+    (void)state;
+    temp_dir d = temp_dir_make();
+    mem *m = test_mem();
+    error err = {0};
+    os_output *o, *second = NULL;
+    struct stat st;
+    char path[512], final[520];
+    write_pattern(&d, "x.partial", 100, path);
+    snprintf(final, sizeof final, "%s.final", path);
+    snprintf(renamed_from, sizeof renamed_from, "%s", path);
+    memcpy(renamed_to, final, sizeof renamed_to);
+    if (os_output_open(m, path, false, &o, &err) != STATUS_OK) fail_msg("%s", err.text);
+    assert_int_equal(stat(final, &st), 0);
+    assert_int_equal(st.st_size, 100);
+    assert_int_equal(os_output_size(o), 0);
+    assert_int_equal(os_output_write(o, 0, "abc", 3, &err), STATUS_OK);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 3);
+    assert_int_equal(os_output_open(m, path, false, &second, &err), STATUS_NOT_NOW);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 3);
+    os_output_close(o);
+    assert_true(os_same_file(path, path));
+    assert_false(os_same_file(path, final));
+    test_mem_check(m);
+    temp_dir_remove(&d);
+}
+
 static void texts_are_bounded(void **state) {
     (void)state;
     mem *m = test_mem();
@@ -466,6 +507,7 @@ int main(void) {
         cmocka_unit_test(several_threads_may_fault_at_once),
         cmocka_unit_test(the_table_of_mappings_ends),
         cmocka_unit_test(other_faults_go_to_the_previous_action),
+        cmocka_unit_test(an_output_is_what_has_its_name),
         cmocka_unit_test(texts_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
