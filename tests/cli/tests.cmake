@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command line: the binary from outside. test_cli.py runs it over a stand-in for the engine, test_cli_model.py over the engine and a tiny model.
-find_program(HEADRACE_PYTHON3 python3)
-if(NOT HEADRACE_PYTHON3)
-  message(FATAL_ERROR "the tests need python3")
-endif()
 
 function(headrace_cli_test name binary)
   add_test(NAME ${name} COMMAND ${HEADRACE_PYTHON3} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/${name}.py $<TARGET_FILE:${binary}>)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks of the tree itself. Each is one entry of check_tree.py; those that read the build's objects run in builds without sanitizers.
-find_program(HEADRACE_PYTHON3 python3)
-if(NOT HEADRACE_PYTHON3)
-  message(FATAL_ERROR "the tests need python3")
-endif()
 set(meta_checks layers headers sizes calls device_words spdx names hygiene flags)
 if(NOT HEADRACE_SANITIZE)
   list(APPEND meta_checks symbols isa)
