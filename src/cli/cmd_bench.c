@@ -131,13 +131,21 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* Of what is a figure: no number has a place in an order that NAN is in. */
 static spread spread_of(double *v, int n) {
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        if (isfinite(v[i])) v[kept++] = v[i];
+    }
+    n = kept;
     qsort(v, (size_t)n, sizeof *v, ascending);
-    if (n == 0 || !isfinite(v[0])) return (spread){NAN, NAN, NAN};
+    if (n == 0) return (spread){NAN, NAN, NAN};
     return (spread){n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v[0], v[n - 1]};
 }
 
 static double rate(double count, uint64_t ns) { return ns && count > 0 ? count * 1e9 / (double)ns : NAN; }
+
+static double read_rate(uint64_t bytes, uint64_t ns) { return bytes == 0 && ns > 0 ? 0 : rate((double)bytes, ns); } /* nothing was missing */
 
 static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
 
@@ -161,8 +169,8 @@ static status measure(bench *b, point *p, error *err) {
         double disk_after;
         TRY(measure_disk(b, &disk_after, err));
         v[2][r] = (disk_before + disk_after) / 2;
-        v[3][r] = rate((double)(b->after.expert_bytes_read - b->between.expert_bytes_read), b->speed.decode_ns);
-        v[4][r] = rate((double)(b->between.expert_bytes_read - b->before.expert_bytes_read), b->speed.prefill_ns);
+        v[3][r] = read_rate(b->after.expert_bytes_read - b->between.expert_bytes_read, b->speed.decode_ns);
+        v[4][r] = read_rate(b->between.expert_bytes_read - b->before.expert_bytes_read, b->speed.prefill_ns);
         v[5][r] = v[3][r] / v[2][r];
         v[6][r] = v[4][r] / v[2][r];
         disk_before = disk_after;

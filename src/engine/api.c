@@ -107,6 +107,7 @@ static status drive(headrace_engine *e, bool to_the_end, bool *more, error *err)
     do {
         rc = engine_step(e, more, err);
     } while (to_the_end && rc == STATUS_OK && *more);
+    if (rc == STATUS_OK && !*more) rc = engine_routing_flush(e, err);
     atomic_store(&e->driven, false);
     return rc;
 }

@@ -104,6 +104,8 @@ NODISCARD status engine_experts_use_bank(headrace_engine *e, const config *c, er
 /* Recording and replaying of routing, as the settings say; to be passed to the model. */
 NODISCARD status engine_routing_open(headrace_engine *e, const config *c, bool run, error *err);
 void engine_routing_options(headrace_engine *e, model_options *mo);
+/* What was recorded so far is in the file. */
+NODISCARD status engine_routing_flush(headrace_engine *e, error *err);
 void engine_routing_close(headrace_engine *e);
 /** Makes the store that was planned. */
 NODISCARD status engine_experts_attach(headrace_engine *e, error *err);

@@ -43,6 +43,7 @@ static status check_request(const headrace_engine *e, const config *c, const pla
     if (!experts && (r->tier != PLAN_EXPERTS_NONE || r->host != PLAN_HOST_AUTO || r->device != PLAN_HOST_AUTO)) {
         return error_set(err, STATUS_INVALID, "config: --experts, --host-experts and --device-experts: %s has no experts", e->model->arch->name);
     }
+    if (!experts && e->expert_read_way > 0) return error_set(err, STATUS_INVALID, "config: --expert-reader: %s has no experts", e->model->arch->name);
     if (host && r->device != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --device-experts: %s computes in host memory; --host-experts says how much of that experts take", e->device_name);
     if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
     if (!host && r->load == LOAD_MAP) return error_set(err, STATUS_UNSUPPORTED, "config: --load map: %s computes in memory of its own, where nothing stays mapped", e->device_name);
@@ -61,6 +62,21 @@ static int32_t read_way(const config *c) {
     return strcmp(way, "io_uring") == 0 ? EXPERT_READ_RING + 1 : strcmp(way, "pread") == 0 ? EXPERT_READ_PREAD + 1 : strcmp(way, "buffered") == 0 ? EXPERT_READ_BUFFERED + 1 : 0;
 }
 
+/* Settings of streaming, now that the tier is known: one that would do nothing is refused where the tier was asked for, and told where it was found. */
+static status check_reader(const headrace_engine *e, const config *c, const plan_experts *x, error *err) {
+    const expert_bank *bank = &e->model->moe->bank;
+    if (x->tier == PLAN_EXPERTS_RESIDENT && e->expert_read_way > 0) {
+        if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: --expert-reader is of streamed experts; --experts resident streams none");
+        log_warn("config: --expert-reader changes nothing: all experts fit in memory (--experts stream streams them)");
+    }
+    if (x->tier == PLAN_EXPERTS_RESIDENT && bank->packed != NULL) log_warn("config: --expert-bank changes nothing: experts are resident, and read from the checkpoint");
+    if (x->tier == PLAN_EXPERTS_STREAM && !bank->padded && e->expert_read_way > EXPERT_READ_BUFFERED + 1) {
+        return error_set(err, STATUS_UNSUPPORTED, "config: --expert-reader %s: experts of %zu bytes are read buffered (below %d KiB; those of headrace pack are not)", config_text(c, CONFIG_KEY_EXPERT_READER), bank->max_slot_bytes,
+                         EXPERT_DIRECT_LEAST / 1024);
+    }
+    return STATUS_OK;
+}
+
 status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     plan_experts_request r;
     e->expert_read_way = read_way(c);
@@ -69,8 +85,12 @@ status engine_experts_plan(headrace_engine *e, const config *c, const plan_machi
     TRY(check_request(e, c, &r, err));
     if (!e->model->moe->any) return map_source(e, r.load, err);
     const expert_bank *bank = &e->model->moe->bank;
-    if (e->plan.pool != PLAN_POOL_HOST) return plan_experts_choose_device(bank, &r, &e->plan, pm, live, out, err);
+    if (e->plan.pool != PLAN_POOL_HOST) {
+        TRY(plan_experts_choose_device(bank, &r, &e->plan, pm, live, out, err));
+        return check_reader(e, c, out, err);
+    }
     TRY(plan_experts_choose(bank, &r, &e->plan, pm, live, out, err));
+    TRY(check_reader(e, c, out, err));
     return out->tier == PLAN_EXPERTS_STREAM ? STATUS_OK : map_source(e, r.load, err);
 }
 

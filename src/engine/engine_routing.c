@@ -17,6 +17,7 @@ static void force(void *ctx, int layer, int32_t *ids, int32_t n_rows, int32_t k)
 status engine_routing_open(headrace_engine *e, const config *c, bool run, error *err) {
     const char *to = config_text(c, CONFIG_KEY_RECORD_ROUTING), *from = config_text(c, CONFIG_KEY_REPLAY);
     const hparams *h = &e->model->hp;
+    if (!run && to != NULL) return error_set(err, STATUS_INVALID, "config: --record-routing: a plan runs nothing that could be recorded");
     if (!run || e->trace != NULL || e->replay != NULL || (to == NULL && from == NULL)) return STATUS_OK;
     if (!e->model->moe->any) return error_set(err, STATUS_INVALID, "config: --record-routing and --replay: %s has no experts", e->model->arch->name);
     if (from != NULL) TRY(expert_replay_create(e->m, from, (int32_t)h->n_layers, (int32_t)h->n_experts, (int32_t)h->n_experts_used, &e->replay, err));
@@ -30,6 +31,12 @@ void engine_routing_options(headrace_engine *e, model_options *mo) {
     mo->observe_routing = e->trace != NULL ? observe : engine_cost_routed;
     if (e->replay != NULL) mo->override_routing = force;
     mo->observe_ctx = e;
+}
+
+status engine_routing_flush(headrace_engine *e, error *err) {
+    if (e->trace == NULL || expert_trace_writer_flush(e->trace, err) == STATUS_OK) return STATUS_OK;
+    error_prefix(err, "--record-routing");
+    return err->code;
 }
 
 void engine_routing_close(headrace_engine *e) {

@@ -81,14 +81,17 @@ status plan_replay(mem *m, const expert_bank *bank, const plan_replay_request *r
     }
     expert_whatif w = {0};
     if (rc == STATUS_OK) rc = expert_whatif_run(m, &t, EXPERT_POLICY_LRU, (int32_t)expert_stream_all_slots(bank), &w, err);
-    const double overlap = expert_whatif_overlap(&t);
+    const double overlap = rc == STATUS_OK ? expert_whatif_overlap(&t) : 0; /* its work grows with the square of the model's top-k */
     if (rc == STATUS_OK) {
         textbuf_addf(text, "replay of %s: %llu steps, %llu rows; %llu of %lld experts distinct; %.1f %% as the row before\n%8s %8s %7s %7s %7s %7s %7s %10s%s\n", r->path, (unsigned long long)t.n_steps, (unsigned long long)t.n_rows,
                      (unsigned long long)w.distinct, (long long)expert_stream_all_slots(bank), 100 * overlap, "slots", "", "lru", "decay", "quota", "blend", "belady", "MB/step", r->disk_bytes_per_s > 0 ? "   steps/s" : "");
     }
     const int n = list_budgets(bank, n_slots, budgets);
     for (int i = 0; rc == STATUS_OK && i < n; i++) rc = one_budget(m, bank, r, &t, budgets[i], text, list, err);
-    json_object_set_new(json, "replay", json_pack("{s:I, s:I, s:I, s:f, s:o}", "steps", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "distinct", (json_int_t)w.distinct, "overlap", overlap, "budgets", list));
+    if (rc != STATUS_OK)
+        json_decref(list);
+    else if (json_object_set_new(json, "replay", json_pack("{s:I, s:I, s:I, s:f, s:o}", "steps", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "distinct", (json_int_t)w.distinct, "overlap", overlap, "budgets", list)) != 0)
+        rc = error_set(err, STATUS_NO_MEMORY, "plan: no memory for a report");
     expert_trace_free(&t);
     return rc;
 }

@@ -89,7 +89,7 @@ static status make(const chooser *k, expert_read_way way, int32_t depth, bool re
 typedef struct trial {
     status rc[N_CANDIDATES];       /* whether it could be made */
     double speed[N_CANDIDATES];    /* best round; 0: none */
-    char refused[EXPERT_READER_WHY_BYTES]; /* the first that could not */
+    char refused[N_CANDIDATES][EXPERT_READER_WHY_BYTES]; /* why not */
 } trial;
 
 /* The best of a few rounds of every candidate, taken in turns; one reader exists at a time, as the plan says. */
@@ -101,7 +101,7 @@ static void try_all(chooser *k, trial *t) {
             if (round > 0 && t->rc[i] != STATUS_OK) continue;
             t->rc[i] = make(k, candidates[i].way, candidates[i].depth, false, &r, &why);
             if (t->rc[i] != STATUS_OK) {
-                if (t->refused[0] == '\0') snprintf(t->refused, sizeof t->refused, "%.*s", EXPERT_READER_WHY_BYTES - 1, why.text);
+                snprintf(t->refused[i], sizeof t->refused[i], "%.*s", EXPERT_READER_WHY_BYTES - 1, why.text);
                 continue;
             }
             const double v = k->region != NULL ? round_speed(k, r) : 0;
@@ -116,7 +116,11 @@ static void explain(const trial *t, int best, expert_reader_choice *c) {
     for (int i = 0; t->speed[best] > 0 && i < N_CANDIDATES && n < sizeof c->why; i++) {
         if (t->speed[i] > 0) n += (size_t)snprintf(c->why + n, sizeof c->why - n, "%s %s/%d %.2f GB/s", i == 0 ? ";" : ",", expert_read_way_name(candidates[i].way), candidates[i].depth, t->speed[i] / 1e9);
     }
-    if (t->refused[0] != '\0' && n < sizeof c->why) snprintf(c->why + n, sizeof c->why - n, "; %.300s", t->refused);
+    for (int i = 0; i < N_CANDIDATES; i++) {
+        if (t->refused[i][0] == '\0' || n >= sizeof c->why) continue;
+        snprintf(c->why + n, sizeof c->why - n, "; %.300s", t->refused[i]); /* of the way that was preferred */
+        break;
+    }
 }
 
 static status choose_freely(chooser *k, expert_reader **out, expert_reader_choice *choice, error *err) {
@@ -125,10 +129,10 @@ static status choose_freely(chooser *k, expert_reader **out, expert_reader_choic
     TRY(find_region(k, err));
     try_all(k, &t);
     for (int i = 0; i < N_CANDIDATES; i++) {
-        if (t.rc[i] == STATUS_NO_MEMORY) return error_set(err, STATUS_NO_MEMORY, "%s", t.refused);
+        if (t.rc[i] == STATUS_NO_MEMORY) return error_set(err, STATUS_NO_MEMORY, "%s", t.refused[i]);
         if (t.rc[i] == STATUS_OK && (best < 0 || t.speed[i] > t.speed[best] * candidates[i].gain)) best = i;
     }
-    if (best < 0) return error_set(err, t.rc[N_CANDIDATES - 1], "%s", t.refused);
+    if (best < 0) return error_set(err, t.rc[N_CANDIDATES - 1], "%s", t.refused[N_CANDIDATES - 1]);
     TRY(make(k, candidates[best].way, candidates[best].depth, true, out, err));
     *choice = (expert_reader_choice){.way = candidates[best].way, .depth = candidates[best].depth, .bytes_per_s = t.speed[best]};
     explain(&t, best, choice);

@@ -64,10 +64,14 @@ void expert_trace_writer_add(expert_trace_writer *w, int32_t layer, const int32_
     }
 }
 
+status expert_trace_writer_flush(expert_trace_writer *w, error *err) {
+    flush(w);
+    return w->rc == STATUS_OK ? STATUS_OK : error_set(err, w->rc, "%s", w->why.text);
+}
+
 status expert_trace_writer_close(expert_trace_writer *w, error *err) {
     if (w == NULL) return STATUS_OK;
-    flush(w);
-    const status rc = w->rc == STATUS_OK ? STATUS_OK : error_set(err, w->rc, "%s", w->why.text);
+    const status rc = expert_trace_writer_flush(w, err);
     os_output_close(w->file);
     mem_free(w->m, w);
     return rc;
@@ -81,9 +85,9 @@ static status bad(error *err, const char *path, size_t word, const char *what) {
 
 static status check_records(expert_trace *t, const char *path, error *err) {
     expert_trace_record r;
-    uint64_t *rows = mem_calloc(t->m, MEM_PROCESS, (size_t)t->n_layers, sizeof *rows);
-    if (rows == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace");
-    status rc = STATUS_OK;
+    uint64_t *rows = mem_calloc(t->m, MEM_PROCESS, (size_t)t->n_layers, sizeof *rows), row = 0;
+    uint64_t *seen = mem_calloc(t->m, MEM_PROCESS, (size_t)t->n_experts, sizeof *seen); /* the row that has taken it last, counted from 1 */
+    status rc = rows == NULL || seen == NULL ? error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace") : STATUS_OK;
     for (expert_trace_cursor c = {0}; rc == STATUS_OK && c.at < t->n_words;) {
         const size_t at = c.at, before = c.at;
         const size_t left = t->n_words - at;
@@ -96,16 +100,20 @@ static status check_records(expert_trace *t, const char *path, error *err) {
             break;
         }
         for (int32_t i = 0; rc == STATUS_OK && i < r.n_rows * t->top_k; i++) {
-            if (r.ids[i] >= t->n_experts) rc = bad(err, path, before, "no such expert");
-            for (int32_t j = i / t->top_k * t->top_k; j < i; j++) {
-                if (r.ids[j] == r.ids[i]) rc = bad(err, path, before, "an expert twice in a row");
-            }
+            if (i % t->top_k == 0) row++;
+            if (r.ids[i] >= t->n_experts)
+                rc = bad(err, path, before, "no such expert");
+            else if (seen[r.ids[i]] == row)
+                rc = bad(err, path, before, "an expert twice in a row");
+            else
+                seen[r.ids[i]] = row;
         }
         if (r.new_step) t->n_steps++;
         rows[r.layer] += (uint64_t)r.n_rows;
         if (rows[r.layer] > t->n_rows) t->n_rows = rows[r.layer];
     }
     mem_free(t->m, rows);
+    mem_free(t->m, seen);
     return rc == STATUS_OK && t->n_words == 0 ? bad(err, path, 0, "no records") : rc;
 }
 

@@ -17,8 +17,10 @@ enum { EXPERT_TRACE_MAX_ROWS = 4096 };
 
 typedef struct expert_trace_writer expert_trace_writer;
 NODISCARD status expert_trace_writer_open(mem *m, const char *path, int32_t n_layers, int32_t n_experts, int32_t top_k, expert_trace_writer **out, error *err);
-/** Allocates nothing. A failed write is told by close. */
+/** Allocates nothing. A failed write is told by flush and close. */
 void expert_trace_writer_add(expert_trace_writer *w, int32_t layer, const int32_t *ids, int32_t n_rows);
+/** What was added is in the file; else how the first failing write went. */
+NODISCARD status expert_trace_writer_flush(expert_trace_writer *w, error *err);
 /** Also frees. */
 status expert_trace_writer_close(expert_trace_writer *w, error *err);
 

@@ -146,12 +146,13 @@ static status run_oracle(mem *m, walker *w, int32_t n_slots, expert_whatif *out,
 
 /* ---- both ---- */
 
-static uint64_t count_distinct(const expert_trace *t, mem *m) {
+static status count_distinct(const expert_trace *t, mem *m, uint64_t *out, error *err) {
     const size_t keys = (size_t)t->n_layers * (size_t)t->n_experts;
     uint8_t *seen = mem_calloc(m, MEM_PROCESS, keys, 1);
     uint64_t n = 0;
     expert_trace_record r;
-    for (expert_trace_cursor c = {0}; seen != NULL && expert_trace_next(t, &c, &r);) {
+    if (seen == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace");
+    for (expert_trace_cursor c = {0}; expert_trace_next(t, &c, &r);) {
         for (int32_t i = 0; i < r.n_rows * t->top_k; i++) {
             uint8_t *s = &seen[(size_t)r.layer * (size_t)t->n_experts + r.ids[i]];
             n += *s == 0;
@@ -159,12 +160,14 @@ static uint64_t count_distinct(const expert_trace *t, mem *m) {
         }
     }
     mem_free(m, seen);
-    return n;
+    *out = n;
+    return STATUS_OK;
 }
 
 status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, expert_whatif *out, error *err) {
     walker w;
-    *out = (expert_whatif){.distinct = count_distinct(t, m)};
+    *out = (expert_whatif){0};
+    TRY(count_distinct(t, m, &out->distinct, err));
     status rc = n_slots < 1 ? error_set(err, STATUS_INVALID, "experts: %d slots", n_slots) : STATUS_OK;
     if (!walker_init(&w, m, t) && rc == STATUS_OK) rc = error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace");
     if (rc == STATUS_OK) rc = policy == EXPERT_WHATIF_BELADY ? run_oracle(m, &w, n_slots, out, err) : run_policy(m, &w, policy, n_slots, out, err);

@@ -2,7 +2,9 @@
 """Mixtures of experts from the command line: damaged checkpoints of every architecture, what plan and complete say of experts, methods of quantisation that are refused."""
 import json
 import os
+import resource
 import shutil
+import signal
 import struct
 import sys
 
@@ -480,6 +482,26 @@ class Experts(MoeTest):
             trace = self.path("trace")
             self.run_cli("complete", "-m", model, "--token-ids", self.IDS, "--record-routing", trace, "-n", "3")
             self.fails(2, "is the file of --replay", "bench", "-m", model, "-p", "4", "-n", "2", "-r", "1", "--replay", trace, "--record-routing", trace)
+
+    def test_a_recording_that_fails(self):
+        def nearly_full():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))  # the header
+
+        run = ("complete", "-m", self.MODEL, "--token-ids", self.IDS, "-n", "3", "--record-routing", self.path("trace"))
+        self.assertIn("--record-routing", self.run_cli(*run, code=1, preexec_fn=nearly_full).err.rstrip("\n").split("\n")[-1])
+        self.run_cli(*run)
+
+    def test_settings_that_would_do_nothing(self):
+        run = ("complete", "-m", self.MODEL, "--token-ids", self.IDS, "-n", "1")
+        self.fails(2, "--experts resident streams none", *run, "--experts", "resident", "--expert-reader", "pread")
+        self.assertIn("--expert-reader changes nothing", self.run_cli(*run, "--expert-reader", "pread").err)
+        self.run_cli(*run, "--experts", "stream", "--expert-reader", "buffered")
+        for way in ("io_uring", "pread"):
+            self.assertIn("are read buffered", self.run_cli(*run, "--experts", "stream", "--expert-reader", way, code=1).err)
+        self.fails(2, "has no experts", "complete", "-m", fixture("qwen3"), "--token-ids", self.IDS, "--expert-reader", "pread")
+        self.assertIn("a plan runs nothing", self.run_cli("plan", "-m", self.MODEL, "--record-routing", self.path("trace"), code=2).err)
+        self.assertFalse(os.path.exists(self.path("trace")))
 
     def test_closing_line(self):
         err = self.complete("--experts", "stream", "--host-experts", "min").err

@@ -2,6 +2,8 @@
 /* Recorded routing: what is written is what is read, what is no trace is refused, rows are handed out again in order, and what policies would do is what a hand finds. */
 #include "support/test_case.h"
 
+#include <unistd.h>
+
 #include "moe/expert_whatif.h"
 #include "support/scratch_dir.h"
 
@@ -114,6 +116,30 @@ static void what_is_no_trace_is_refused(void **state) {
     close_case(&k);
 }
 
+/* As many experts chosen as a file can claim: checked in time that grows with the file alone. */
+static void the_widest_rows(void **state) {
+    (void)state;
+    trace_case k;
+    error err = {0};
+    expert_trace t;
+    enum { N = 65535, ROWS = 64 };
+    open_case(&k);
+    int32_t *ids = test_malloc((size_t)N * ROWS * sizeof *ids);
+    for (int i = 0; i < N * ROWS; i++) ids[i] = i % N;
+    write_steps(&k, 1, N, N, ROWS, ids);
+    alarm(60);
+    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_OK);
+    assert_int_equal(t.n_rows, ROWS);
+    expert_trace_free(&t);
+    alarm(0);
+    ids[N * ROWS - 1] = 0;
+    write_steps(&k, 1, N, N, ROWS, ids);
+    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_FORMAT);
+    assert_contains(err.text, "twice");
+    test_free(ids);
+    close_case(&k);
+}
+
 static void rows_come_again_in_order(void **state) {
     (void)state;
     trace_case k;
@@ -206,7 +232,7 @@ static void nobody_beats_the_future(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(the_widest_rows), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds),
                                        cmocka_unit_test(nobody_beats_the_future)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
