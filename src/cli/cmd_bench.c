@@ -388,6 +388,8 @@ const cli_command cmd_bench = {
     .usage = "-m MODEL [-p 512] [-n 128] [--seqs 1,8] [-r 5] [options]",
     .about = "For each number of sequences: prompts of -p tokens, then -n generated tokens each, -r times. Prints median, minimum\n"
              "and maximum, the bytes a decoded token reads, and their share of the read bandwidth measured in the same run.\n"
+             "With --replay FILE (from --record-routing) experts are taken as recorded. For streamed experts it adds how fast the file\n"
+             "that they are read from can be read by itself.\n"
              "Unless given, ctx is what the runs need and max-seqs the largest number of --seqs.\n",
     .examples = "bench -m model.gguf\n"
                 "bench -m model.gguf -p 1024 -n 64 --seqs 1,4,16 -r 3 --json\n",

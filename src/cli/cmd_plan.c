@@ -25,7 +25,9 @@ const cli_command cmd_plan = {
     .summary = "say what a load would take and whether it fits",
     .usage = "-m MODEL [--machine LIST] [options]",
     .about = "Shows the memory plan of a load with the same settings, where experts would be, and the verdict. Reads headers only;\n"
-             "the answer does not depend on what else runs. Exit code 3: it does not fit.\n",
+             "the answer does not depend on what else runs. Exit code 3: it does not fit. With --replay FILE (from --record-routing)\n"
+             "also what budgets from the least to all experts would do with that routing: hits by policy and bytes a step; with\n"
+             "--disk-bw and --mem-bw steps a second.\n",
     .examples = "plan -m model.gguf\n"
                 "plan -m model --experts stream --host-experts 2G --json\n"
                 "plan -m model --machine unified=1,device_total=119G,mem_total=119G\n",

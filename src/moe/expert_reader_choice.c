@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "moe/expert_pack.h"
 
 enum { PROBE_RANGE_BYTES = 1 << 20, PROBE_MAX_RANGES = 16, PROBE_ROUNDS = 3, LEAST_REGION_BYTES = 8 << 20 };
 /* Pinning all slots at once saves a little time with each read, and costs the start of a run: not for large memory. */
@@ -25,7 +26,7 @@ typedef struct chooser {
     int32_t n_fills;
     uint8_t *memory;
     size_t memory_bytes;
-    const tensor_info *region; /* what the probe reads; NULL: nothing */
+    tensor_info region; /* what the probe reads: file, off, n_bytes; 0: nothing */
     uint64_t random;
 } chooser;
 
@@ -35,6 +36,11 @@ const char *expert_read_way_name(expert_read_way way) { return way == EXPERT_REA
 
 static status find_region(chooser *k, error *err) {
     const source *src = k->bank->src;
+    if (k->bank->packed != NULL) { /* the disk of the packed bank, which holds nothing but records */
+        const uint64_t size = os_file_size(source_file(src, k->bank->packed_file)), first = k->bank->packed[0].off;
+        if (size >= first + LEAST_REGION_BYTES) k->region = (tensor_info){.file = k->bank->packed_file, .off = first, .n_bytes = size - first};
+        return STATUS_OK;
+    }
     const size_t n = source_n_tensors(src);
     bool *is_expert = mem_calloc(k->m, MEM_MODEL, n, sizeof *is_expert);
     if (is_expert == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the table of tensors");
@@ -48,7 +54,7 @@ static status find_region(chooser *k, error *err) {
     }
     for (size_t i = 0; i < n; i++) {
         const tensor_info *t = source_tensor(src, i);
-        if (!is_expert[i] && t->file == file && t->n_bytes >= LEAST_REGION_BYTES && (k->region == NULL || t->n_bytes > k->region->n_bytes)) k->region = t;
+        if (!is_expert[i] && t->file == file && t->n_bytes >= LEAST_REGION_BYTES && t->n_bytes > k->region.n_bytes) k->region = *t;
     }
     mem_free(k->m, is_expert);
     return STATUS_OK;
@@ -61,15 +67,15 @@ static double round_speed(chooser *k, expert_reader *r) {
     int32_t n = k->n_fills < PROBE_MAX_RANGES ? k->n_fills : PROBE_MAX_RANGES;
     if ((size_t)n > k->memory_bytes / PROBE_RANGE_BYTES) n = (int32_t)(k->memory_bytes / PROBE_RANGE_BYTES);
     if (n < 2) return 0;
-    const uint64_t first = (k->region->off + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES, last = (k->region->off + k->region->n_bytes - PROBE_RANGE_BYTES) / EXPERT_PAGE_BYTES;
-    if (expert_reader_way(r) == EXPERT_READ_BUFFERED) os_file_forget(source_file(k->bank->src, k->region->file), k->region->off, k->region->n_bytes);
+    const uint64_t first = (k->region.off + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES, last = (k->region.off + k->region.n_bytes - PROBE_RANGE_BYTES) / EXPERT_PAGE_BYTES;
+    if (expert_reader_way(r) == EXPERT_READ_BUFFERED) os_file_forget(source_file(k->bank->src, k->region.file), k->region.off, k->region.n_bytes);
     const uint64_t begin = os_now_ns();
     uint64_t stall = 0;
     bool good = true;
     for (int32_t i = 0; i < n; i++) {
         k->random = k->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         const uint64_t page = first + (k->random >> 33) % (last - first + 1);
-        const expert_range range = {.file = k->region->file, .off = page * EXPERT_PAGE_BYTES, .n_bytes = PROBE_RANGE_BYTES, .dst = k->memory + (size_t)i * PROBE_RANGE_BYTES};
+        const expert_range range = {.file = k->region.file, .off = page * EXPERT_PAGE_BYTES, .n_bytes = PROBE_RANGE_BYTES, .dst = k->memory + (size_t)i * PROBE_RANGE_BYTES};
         expert_reader_submit(r, i, &range, 1);
     }
     for (int32_t fill; (fill = expert_reader_next(r, true, &stall)) >= 0;) good = good && expert_reader_outcome(r, fill, NULL) == STATUS_OK;
@@ -94,7 +100,7 @@ typedef struct trial {
 
 /* The best of a few rounds of every candidate, taken in turns; one reader exists at a time, as the plan says. */
 static void try_all(chooser *k, trial *t) {
-    for (int round = 0; round < (k->region != NULL ? PROBE_ROUNDS : 1); round++) {
+    for (int round = 0; round < (k->region.n_bytes > 0 ? PROBE_ROUNDS : 1); round++) {
         for (int i = 0; i < N_CANDIDATES; i++) {
             error why = {0};
             expert_reader *r;
@@ -104,7 +110,7 @@ static void try_all(chooser *k, trial *t) {
                 snprintf(t->refused[i], sizeof t->refused[i], "%.*s", EXPERT_READER_WHY_BYTES - 1, why.text);
                 continue;
             }
-            const double v = k->region != NULL ? round_speed(k, r) : 0;
+            const double v = k->region.n_bytes > 0 ? round_speed(k, r) : 0;
             if (v > t->speed[i]) t->speed[i] = v;
             expert_reader_destroy(r);
         }

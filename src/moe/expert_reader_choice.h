@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Which way to read, decided when a store is made: what the machine allows, and among that what a short measurement finds fastest. The measurement reads dense weights of the file that holds
- * the experts (never an expert) into the slots, some tens of MiB for each candidate; without a large enough dense tensor, or for small experts, nothing is measured.
+ * the experts (never an expert; of a packed bank, which has nothing else, places in its records) into the slots, some tens of MiB for each candidate; without a large enough dense tensor, or for small experts, nothing is measured.
  */
 #ifndef HEADRACE_MOE_EXPERT_READER_CHOICE_H
 #define HEADRACE_MOE_EXPERT_READER_CHOICE_H
