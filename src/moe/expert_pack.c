@@ -191,8 +191,7 @@ status expert_pack_write(mem *m, const expert_bank *b, const char *path, expert_
         if (rc == STATUS_OK) rc = os_output_open(m, partial, true, &k.file, err);
     }
     if (rc == STATUS_OK) rc = pack_all(&k, out->file_bytes, out);
-    if (rc == STATUS_OK)
-        rc = os_rename(partial, path, err); /* before the lock ends with close: nobody may open what is about to have the name */
+    if (rc == STATUS_OK) rc = os_rename(partial, path, err); /* before the lock ends with close: nobody may open what is about to have the name */
     os_output_close(k.file);
     mem_free(m, k.table);
     mem_free(m, k.found);
