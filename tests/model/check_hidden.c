@@ -7,13 +7,15 @@
 #include "model/model_support.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "model/block_moe.h"
 
 enum { MAX_PROMPTS = 16, PAGE_TOKENS = 16, MAX_PAGES = 32, MAX_ROWS = PAGE_TOKENS * MAX_PAGES, MAX_HEAD = 32, MAX_LAYERS = 64 };
 
 static const char *fixture, *model_file;
-static double tolerance, router_tolerance;
+static double tolerance;
+static const double router_tolerance = 1e-5; /* of the weights that experts are added with */
 
 typedef struct rig {
     mem *m;
@@ -238,9 +240,17 @@ static long check_routing(const rig *r, const char *answers) {
     return n;
 }
 
+/* Where a run in float32 does not know them to the tolerance (two of the recorded weights of qwen3_5-moe are further than that from the truth), what a run in float64 chose: tools/record_router.py. */
+static void router_answers(char *file, size_t n) {
+    const char *slash = strrchr(fixture, '/');
+    snprintf(file, n, "%s/%s_router_f64.safetensors", HEADRACE_TEST_DATA, slash != NULL ? slash + 1 : fixture);
+    if (access(file, R_OK) != 0) snprintf(file, n, "%s/expected.safetensors", fixture);
+}
+
 static void check_model(const char *path) {
     support_prompt prompts[MAX_PROMPTS];
-    char file[512];
+    char file[512], routed_file[512];
+    router_answers(routed_file, sizeof routed_file);
     snprintf(file, sizeof file, "%s/expected.json", fixture);
     const int n = support_prompts(file, prompts, MAX_PROMPTS);
     snprintf(file, sizeof file, "%s/expected.safetensors", fixture);
@@ -261,7 +271,7 @@ static void check_model(const char *path) {
         for (int32_t chunk = 0; chunk <= 3; chunk += chunk == 0 ? 1 : 2) {
             run_prompt(&r, ids, n_ids, chunk, want, n_vocab, i);
             if (i == 0) check_stream(&r, file);
-            if (i == 0) routed += check_routing(&r, file);
+            if (i == 0) routed += check_routing(&r, routed_file);
             compared++;
         }
         free(want);
@@ -307,7 +317,6 @@ int main(int argc, char **argv) {
     }
     fixture = argv[1];
     tolerance = atof(argv[2]);
-    router_tolerance = tolerance > 1e-3 ? 2e-5 : 1e-5; /* of weights; looser where the reference itself is: 4e-4 away from a run in float64 in its logits */
     model_file = argc == 4 ? argv[3] : NULL;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_layer_agrees), cmocka_unit_test(the_published_spelling_agrees), cmocka_unit_test(a_wrapped_model_agrees)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@ target_link_libraries(check_fixture PRIVATE model_support)
 
 add_executable(check_hidden ${CMAKE_CURRENT_SOURCE_DIR}/model/check_hidden.c) # the model layer alone, layer by layer
 target_link_libraries(check_hidden PRIVATE model_support hr_model hr_vt_cpu hr_vt hr_base)
+target_compile_definitions(check_hidden PRIVATE HEADRACE_TEST_DATA="${HEADRACE_TEST_DATA}")
 
 add_executable(check_embedding ${CMAKE_CURRENT_SOURCE_DIR}/model/check_embedding.c)
 target_link_libraries(check_embedding PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
