@@ -13,6 +13,7 @@ BINARY = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 
 def environment(extra=None):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+    kept["HEADRACE_DEVICE"] = "cpu"  # what is expected is the processor's, also where there is another device
     kept.update(extra or {})
     return kept
 

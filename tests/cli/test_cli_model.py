@@ -175,7 +175,7 @@ class Complete(CliTest):
         self.assertEqual(self.complete("-p", "", "-n", "1", "--json").json["prompt_ids"], [2])
 
     def test_device_that_is_not_there(self):
-        self.fails(1, "cuda", "complete", "-m", MODEL, "-p", "a", "--device", "cuda")
+        self.fails(1, "vulkan", "complete", "-m", MODEL, "-p", "a", "--device", "vulkan")
 
     def test_more_prompts_than_sequences(self):
         lists = [[2, 300 + i] for i in range(30)]

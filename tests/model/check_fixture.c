@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
- * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped]: the folder MODEL with its config.published.json, or as part of a larger model. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
  */
 #include "model/model_support.h"
 
@@ -9,7 +9,7 @@
 
 enum { MAX_PROMPTS = 16 };
 
-static const char *model_path, *expected_dir;
+static const char *model_path, *expected_dir, *device = "cpu";
 static double tolerance;
 static bool published, wrapped;
 static support_folder folder;
@@ -73,7 +73,7 @@ static int argmax(const float *x, int64_t n) {
 
 static void every_logit_agrees(void **state) {
     const answers *a = *state;
-    headrace_engine *e = support_load(model_path, "kv-dtype", "f32", "act", "f32", "threads", "2", NULL);
+    headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", "f32", "act", "f32", "threads", "2", NULL);
     double worst = 0;
     for (int i = 0; i < a->n; i++) {
         support_run r;
@@ -100,14 +100,14 @@ static void same_bits_however_split(void **state) {
     long compared = 0;
     for (size_t k = 0; k < 2; k++) {
         support_run whole[MAX_PROMPTS], r[MAX_PROMPTS];
-        headrace_engine *e = support_load(model_path, "kv-dtype", kv[k], "threads", "2", NULL);
+        headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", kv[k], "threads", "2", NULL);
         for (int i = 0; i < a->n; i++) {
             forced_run(a, i, 0, &whole[i]);
             support_go(e, &whole[i], 1);
         }
         headrace_free(e);
         for (size_t t = 0; t < 3; t++) {
-            e = support_load(model_path, "kv-dtype", kv[k], "threads", threads[t], "max-batch-tokens", t == 1 ? "37" : "512", NULL);
+            e = support_load(model_path, "device", device, "kv-dtype", kv[k], "threads", threads[t], "max-batch-tokens", t == 1 ? "37" : "512", NULL);
             for (int chunk = 0; chunk <= 3; chunk += chunk == 0 ? 1 : 2) {
                 for (int i = 0; i < a->n; i++) forced_run(a, i, chunk, &r[i]);
                 support_go(e, r, a->n); /* all as one batch */
@@ -128,7 +128,7 @@ static void same_bits_however_split(void **state) {
 /* Free-running greedy ids are equal up to the first position whose recorded gap is small. */
 static void greedy_ids_agree(void **state) {
     const answers *a = *state;
-    headrace_engine *e = support_load(model_path, "kv-dtype", "f32", "act", "f32", NULL);
+    headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", "f32", "act", "f32", NULL);
     long compared = 0;
     for (int i = 0; i < a->n; i++) {
         const support_prompt *p = &a->prompts[i];
@@ -156,7 +156,7 @@ static bool has_experts(void) {
 /* With the default cache and activations the choice is the same wherever the reference was not torn; with experts, at 19 of 20 such steps. */
 static void defaults_choose_the_same(void **state) {
     const answers *a = *state;
-    headrace_engine *e = support_load(model_path, NULL);
+    headrace_engine *e = support_load(model_path, "device", device, NULL);
     long compared = 0, same = 0;
     for (int i = 0; i < a->n; i++) {
         const support_prompt *p = &a->prompts[i];
@@ -200,8 +200,9 @@ static void prompts_encode_alike(void **state) {
 int main(int argc, char **argv) {
     published = argc == 5 && strcmp(argv[4], "published") == 0;
     wrapped = argc == 5 && strcmp(argv[4], "wrapped") == 0;
-    if (argc != 4 && !published && !wrapped) {
-        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped]\n");
+    if (argc == 5 && !published && !wrapped) device = argv[4];
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE]\n");
         return 2;
     }
     model_path = argv[1];
