@@ -28,7 +28,7 @@ static inline mma_segments mma_segments_of(int64_t n_k) {
     return {(int32_t)gpu_ceil(tiles, want), (int32_t)want};
 }
 
-/* d += a . b of m16n8k16, BF16 in, F32 out. a: weights (16 rows), b: activations (8 rows). */
+/* d += a . b of m16n8k16, BF16 in, F32 out. One operand is weights and the other activations: which is which does not change a bit. */
 GPU_FN void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -49,26 +49,27 @@ GPU_FN void mma_split3(float x, float y, uint32_t part[3]) {
     part[2] = mma_pack(__float_as_uint(rx), __float_as_uint(ry));
 }
 
-/* Eight consecutive activations of one row as the fragments of the two multiplications of a tile: [multiplication][part][register]. */
-struct mma_activation {
-    uint32_t r[2][3][2];
+/* Eight consecutive activations of a row as fragments of the two multiplications of a tile: [multiplication][part][register]. R registers: two
+ * for the eight rows of operand b, four for the sixteen of operand a, half 0 of which are rows r and half 1 rows r + 8. */
+template <int R> struct mma_activation {
+    uint32_t r[2][3][R];
 };
 
-GPU_FN void mma_load_activation(mma_activation &f, const float4 u, const float4 v) {
-    uint32_t p[3];
-    mma_split3(u.x, u.y, p);
-    f.r[0][0][0] = p[0], f.r[0][1][0] = p[1], f.r[0][2][0] = p[2];
-    mma_split3(u.z, u.w, p);
-    f.r[0][0][1] = p[0], f.r[0][1][1] = p[1], f.r[0][2][1] = p[2];
-    mma_split3(v.x, v.y, p);
-    f.r[1][0][0] = p[0], f.r[1][1][0] = p[1], f.r[1][2][0] = p[2];
-    mma_split3(v.z, v.w, p);
-    f.r[1][0][1] = p[0], f.r[1][1][1] = p[1], f.r[1][2][1] = p[2];
+template <int R> GPU_FN void mma_load_activation(mma_activation<R> &f, int half, const float4 u, const float4 v) {
+    const float x[2][4] = {{u.x, u.y, u.z, u.w}, {v.x, v.y, v.z, v.w}};
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t p[3];
+            mma_split3(x[m][i * 2], x[m][i * 2 + 1], p);
+            f.r[m][0][i * (R / 2) + half] = p[0], f.r[m][1][i * (R / 2) + half] = p[1], f.r[m][2][i * (R / 2) + half] = p[2];
+        }
 }
 
-/* Eight consecutive weights of rows r and r + 8 as fragments: [multiplication][part][register]. F16 gives two parts, BF16 one. */
-template <int T> struct mma_weight {
-    uint32_t r[2][T == VT_F16 ? 2 : 1][4];
+/* Eight consecutive weights of an output likewise. F16 gives two parts, BF16 one. */
+template <int T, int R> struct mma_weight {
+    uint32_t r[2][T == VT_F16 ? 2 : 1][R];
 };
 
 GPU_FN void mma_split_f16(uint32_t pair, uint32_t &high, uint32_t &low) {
@@ -78,32 +79,37 @@ GPU_FN void mma_split_f16(uint32_t pair, uint32_t &high, uint32_t &low) {
     low = mma_pack(__float_as_uint(x - __uint_as_float(bx & 0xFFFF0000u)), __float_as_uint(y - __uint_as_float(by & 0xFFFF0000u)));
 }
 
-template <int T> GPU_FN void mma_load_weight(mma_weight<T> &f, const uint4 upper, const uint4 lower) {
-    const uint32_t w[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
+template <int T, int R> GPU_FN void mma_load_weight(mma_weight<T, R> &f, int half, const uint4 u) {
+    const uint32_t w[2][2] = {{u.x, u.y}, {u.z, u.w}};
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 2; i++) {
             if constexpr (T == VT_F16)
-                mma_split_f16(w[m][i], f.r[m][0][i], f.r[m][1][i]);
+                mma_split_f16(w[m][i], f.r[m][0][i * (R / 2) + half], f.r[m][1][i * (R / 2) + half]);
             else
-                f.r[m][0][i] = w[m][i];
+                f.r[m][0][i * (R / 2) + half] = w[m][i];
         }
 }
 
-/* One tile of 32 k for NA times sixteen outputs and NB times eight rows, each in the order stated above; neighbours in time are independent,
- * which hides how long a multiplication takes. d[x][y0 + y]. */
-template <int T, int NA, int NB, int ND> GPU_FN void mma_tiles(float (*d)[ND][4], int y0, const mma_weight<T> (&w)[NA], const mma_activation (&a)[NB]) {
+/* One tile of 32 k for NA weights and NB activations, each in the order stated above; neighbours in time are independent, which hides how
+ * long a multiplication takes. d[x][y0 + y]. */
+template <int T, int R, int NA, int NB, int ND> GPU_FN void mma_tiles(float (*d)[ND][4], int y0, const mma_weight<T, R> (&w)[NA], const mma_activation<6 - R> (&a)[NB]) {
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int step = 0; step < 5; step++) {
             if (T != VT_F16 && step % 2) continue; /* steps of the second part of the weights */
-            const int part_w = step % 2, part_a = 2 - (step + 1) / 2;
+            const int part_w = T == VT_F16 ? step % 2 : 0, part_a = 2 - (step + 1) / 2;
 #pragma unroll
             for (int y = 0; y < NB; y++)
 #pragma unroll
-                for (int x = 0; x < NA; x++) mma_bf16(d[x][y0 + y], w[x].r[m][T == VT_F16 ? part_w : 0], a[y].r[m][part_a]);
+                for (int x = 0; x < NA; x++) {
+                    if constexpr (R == 4)
+                        mma_bf16(d[x][y0 + y], w[x].r[m][part_w], a[y].r[m][part_a]);
+                    else
+                        mma_bf16(d[x][y0 + y], a[y].r[m][part_a], w[x].r[m][part_w]);
+                }
         }
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of F32 activations with BF16 and F16 weights on matrix units (gpu_mma.cuh: numbers and order). Up to DECODE_ROWS rows: weights go
- * straight from memory into fragments, a warp a segment of K for sixteen outputs. More: tiles of 128 by 128, or 64 by 64 where those are few, through shared
- * memory. */
+ * straight from memory into fragments, a warp a segment of K for sixteen outputs or thirty-two. More: tiles of 128 by 128, or 64 by 64 where
+ * those are few, through shared memory; activations are then operand a, whose fragments are made and not loaded, and weights operand b, whose
+ * registers lie as they were loaded, so that none is moved. */
 #include "vt/cuda/gpu_mma.cuh"
 
-static const int DECODE_ROWS = 32, DECODE_WARPS = 8;
+static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
 
 /* ---- few rows ---- */
 
@@ -56,18 +57,18 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
 #pragma unroll
         for (int j = 0; j < U; j++) {
             if (i + j >= end) break;
-            mma_weight<T> w[NA];
+            mma_weight<T, 4> w[NA];
 #pragma unroll
-            for (int y = 0; y < NA; y++) mma_load_weight<T>(w[y], u[j][y][0], u[j][y][1]);
+            for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, u[j][y / 2][y % 2]);
 #pragma unroll
             for (int g = 0; g < NB; g += GROUP) {
-                mma_activation f[GROUP];
+                mma_activation<2> f[GROUP];
 #pragma unroll
                 for (int y = 0; y < GROUP; y++) {
                     const float4 *p = (const float4 *)(x[g + y] + (int64_t)(i + j) * 128);
-                    mma_load_activation(f[y], x[g + y] ? __ldg(p) : zero, x[g + y] ? __ldg(p + 1) : zero);
+                    mma_load_activation(f[y], 0, x[g + y] ? __ldg(p) : zero, x[g + y] ? __ldg(p + 1) : zero);
                 }
-                mma_tiles<T, NA, GROUP, NB>(acc, g, w, f);
+                mma_tiles(acc, g, w, f);
             }
         }
     }
@@ -107,29 +108,42 @@ GPU_FN void copy16(void *to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
 }
 
-/* WN x WM warps, each 16 X outputs by 8 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
+/* WN x WM warps, each 8 X outputs by 16 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
  * bytes of the latter swapped with their neighbours in odd rows, so that reading them hits all banks. */
 template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__(WN *WM * 32, 1) prefill_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     extern __shared__ __align__(128) uint8_t stages[];
-    const int THREADS = WN * WM * 32, TILE_N = WN * X * 16, TILE_M = WM * Y * 8, STAGE_B = TILE_N * 64, STAGE_A = TILE_M * 128;
+    const int THREADS = WN * WM * 32, TILE_N = WN * X * 8, TILE_M = WM * Y * 16, STAGE_B = TILE_N * 64, STAGE_A = TILE_M * 128;
     const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = lane / 4, quad = lane % 4;
     const int64_t n0 = (int64_t)blockIdx.y * TILE_N, m0 = (int64_t)blockIdx.x * TILE_M;
-    const int wn = warp % WN * X * 16, wm = warp / WN * Y * 8;
+    const int wn = warp % WN * X * 8, wm = warp / WN * Y * 16;
 
+    /* What a thread brings of every stage: CB and CA pieces of sixteen bytes, one row of it each, so that a stage only moves the pointers. */
+    const int CB = TILE_N * 4 / THREADS, CA = TILE_M * 8 / THREADS, rb = t / 4, ra = t / 8;
+    static_assert(TILE_N * 4 % THREADS == 0 && TILE_M * 8 % THREADS == 0 && THREADS % 16 == 0, "whole pieces, rows of a an even number apart");
+    const uint8_t *from_b[CB], *from_a[CA];
+#pragma unroll
+    for (int c = 0; c < CB; c++) {
+        const int64_t n = n0 + rb + c * (THREADS / 4);
+        from_b[c] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + t % 4 * 16;
+    }
+#pragma unroll
+    for (int c = 0; c < CA; c++) {
+        const int64_t m = m0 + ra + c * (THREADS / 8);
+        from_a[c] = a.data + (m < n_m ? m : n_m - 1) * a.stride[0] + t % 8 * 16;
+    }
+    const int to_b = rb * 64 + t % 4 * 16, to_a = ra * 128 + (t % 8 ^ (ra & 1)) * 16;
     auto load = [&](int i) {
         uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
         if (i < n_tiles) {
 #pragma unroll
-            for (int c = t; c < TILE_N * 4; c += THREADS) {
-                int r = c / 4, q = c % 4;
-                int64_t n = n0 + r < n_n ? n0 + r : n_n - 1;
-                copy16(sb + r * 64 + q * 16, b.data + n * b.stride[0] + (int64_t)i * 64 + q * 16, true);
+            for (int c = 0; c < CB; c++) {
+                copy16(sb + to_b + c * (THREADS / 4) * 64, from_b[c], true);
+                from_b[c] += 64;
             }
 #pragma unroll
-            for (int c = t; c < TILE_M * 8; c += THREADS) {
-                int r = c / 8, q = c % 8;
-                const bool there = m0 + r < n_m;
-                copy16(sa + r * 128 + (q ^ (r & 1)) * 16, a.data + (there ? m0 + r : 0) * a.stride[0] + (int64_t)i * 128 + q * 16, there);
+            for (int c = 0; c < CA; c++) {
+                copy16(sa + to_a + c * (THREADS / 8) * 128, from_a[c], m0 + ra + c * (THREADS / 8) < n_m);
+                from_a[c] += 128;
             }
         }
         asm volatile("cp.async.commit_group;");
@@ -144,22 +158,19 @@ template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__
         __syncthreads();
         load(i + STAGES - 1);
         const uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;
-        mma_weight<T> w[X];
+        mma_weight<T, 2> w[X];
 #pragma unroll
-        for (int x = 0; x < X; x++) {
-            const uint8_t *p = sb + (wn + x * 16 + row) * 64 + quad * 16;
-            mma_load_weight<T>(w[x], *(const uint4 *)p, *(const uint4 *)(p + 8 * 64));
-        }
+        for (int x = 0; x < X; x++) mma_load_weight(w[x], 0, *(const uint4 *)(sb + (wn + x * 8 + row) * 64 + quad * 16));
 #pragma unroll
-        for (int y = 0; y < Y; y += 2) {
-            mma_activation f[2];
+        for (int y = 0; y < Y; y++) {
+            mma_activation<4> f[1];
 #pragma unroll
             for (int z = 0; z < 2; z++) {
-                const int r = wm + (y + z) * 8 + row;
+                const int r = wm + y * 16 + z * 8 + row;
                 const uint8_t *p = sa + r * 128;
-                mma_load_activation(f[z], *(const float4 *)(p + ((2 * quad) ^ (r & 1)) * 16), *(const float4 *)(p + ((2 * quad + 1) ^ (r & 1)) * 16));
+                mma_load_activation(f[0], z, *(const float4 *)(p + ((2 * quad) ^ (r & 1)) * 16), *(const float4 *)(p + ((2 * quad + 1) ^ (r & 1)) * 16));
             }
-            mma_tiles<T, X, 2, Y>(acc, y, w, f);
+            mma_tiles(acc, y, w, f);
         }
         if (--left == 0 || i + 1 == n_tiles) {
             const bool first = i < seg.length;
@@ -178,7 +189,7 @@ template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__
         for (int y = 0; y < Y; y++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                int64_t m = m0 + wm + y * 8 + quad * 2 + j % 2, n = n0 + wn + x * 16 + row + j / 2 * 8;
+                int64_t m = m0 + wm + y * 16 + row + j / 2 * 8, n = n0 + wn + x * 8 + quad * 2 + j % 2;
                 if (m < n_m && n < n_n) gpu_store(e, m, n, total[x][y][j]);
             }
 }
@@ -187,9 +198,9 @@ template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__
 
 template <int T, int WN, int WM, int X, int Y> static status launch_prefill(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
-    const int bytes = STAGES * (WN * X * 16 * 64 + WM * Y * 8 * 128);
+    const int bytes = STAGES * (WN * X * 8 * 64 + WM * Y * 16 * 128);
     TRY(cuda_result(cudaFuncSetAttribute(prefill_kernel<T, WN, WM, X, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
-    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 8), (unsigned)gpu_ceil(n_n, WN * X * 16));
+    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 16), (unsigned)gpu_ceil(n_n, WN * X * 8));
     if (grid.y > 65535) return cuda_refuse(err, "a product of too many columns");
     prefill_kernel<T, WN, WM, X, Y><<<grid, WN * WM * 32, bytes, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), n_m, n_n,
                                                                                (int)(call->t[1]->dim[1] / MMA_K), seg);
@@ -210,9 +221,10 @@ template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *
     const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
     if (n_m <= 8) return launch_decode<T, 1, 1>(q, call, seg, err);
     if (n_m <= 16) return launch_decode<T, 1, 2>(q, call, seg, err);
-    if (n_m <= DECODE_ROWS) return launch_decode<T, 1, 4>(q, call, seg, err);
+    if (n_m <= 32) return launch_decode<T, 1, 4>(q, call, seg, err);
+    if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8>(q, call, seg, err);
     const bool few = gpu_ceil(n_m, 128) * gpu_ceil(n_n, 128) < gpu_device(q)->n_multiprocessors;
-    return few ? launch_prefill<T, 1, 4, 4, 2>(q, call, seg, err) : launch_prefill<T, 2, 4, 4, 4>(q, call, seg, err);
+    return few ? launch_prefill<T, 1, 4, 8, 1>(q, call, seg, err) : launch_prefill<T, 2, 4, 8, 2>(q, call, seg, err);
 }
 
 extern "C" status cuda_matmul_mma(vt_queue *q, const vt_call *call, error *err) {
