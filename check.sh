@@ -95,32 +95,18 @@ mutations() {
     return $rc
 }
 
-# The tests that compute with the real model read its path from this variable and skip themselves without it.
-get_model() {
-    local rc=0
-    tools/get_model.sh >$out/get_model.log 2>&1 || rc=$?
+# The tests on real files read their place from a variable, and skip themselves without it.
+get() { # SCRIPT VARIABLE: the last line that tools/SCRIPT.sh prints is the place
+    local rc=0 place
+    "tools/$1.sh" >"$out/$1.log" 2>&1 || rc=$?
     if [ $rc = 0 ]; then
-        HEADRACE_TEST_SMOLLM2=$(tail -n 1 $out/get_model.log)
-        export HEADRACE_TEST_SMOLLM2
-        echo "real model: $HEADRACE_TEST_SMOLLM2"
-        [ -f "$HEADRACE_TEST_SMOLLM2" ]
+        place=$(tail -n 1 "$out/$1.log")
+        export "$2=$place"
+        echo "$1: $place"
+        [ -e "$place" ]
     else
-        cat $out/get_model.log
-        echo "SKIPPED: the tests on the real model (it could not be had; the reason is above)"
-    fi
-}
-
-get_vocabularies() {
-    local rc=0
-    tools/get_vocabularies.sh >$out/get_vocabularies.log 2>&1 || rc=$?
-    if [ $rc = 0 ]; then
-        HEADRACE_TEST_VOCABULARIES=$(tail -n 1 $out/get_vocabularies.log)
-        export HEADRACE_TEST_VOCABULARIES
-        echo "real vocabularies: $HEADRACE_TEST_VOCABULARIES"
-        [ -d "$HEADRACE_TEST_VOCABULARIES" ]
-    else
-        tail -n 20 $out/get_vocabularies.log
-        echo "SKIPPED: the test on real vocabularies (they could not be had; the reason is above)"
+        tail -n 20 "$out/$1.log"
+        echo "SKIPPED: what reads $2 (it could not be had; the reason is above)"
     fi
 }
 
@@ -166,8 +152,8 @@ if [ "$mode" = default ] || [ "$mode" = full ]; then
     if phase "clang: build" build clang; then
         phase "clang: tests" run_tests clang build/clang -L '^(unit|kernels|fuzz)$' -LE "$not_now"
     fi
-    phase "real vocabularies: get" get_vocabularies
-    if phase "real model: get" get_model; then
+    phase "real vocabularies: get" get get_vocabularies HEADRACE_TEST_VOCABULARIES
+    if phase "real model: get" get get_model HEADRACE_TEST_SMOLLM2; then
         phase "real model: tests" run_tests real build -L '^real$'
     fi
     case $mode in
