@@ -117,7 +117,7 @@ static status check_records(expert_trace *t, const char *path, error *err) {
     return rc == STATUS_OK && t->n_words == 0 ? bad(err, path, 0, "no records") : rc;
 }
 
-static status read_all(expert_trace *t, const os_file *f, error *err) {
+static status read_all(expert_trace *t, const os_file *f, expert_trace_shape of, error *err) {
     uint8_t header[HEADER_BYTES];
     uint32_t numbers[3];
     const uint64_t size = os_file_size(f);
@@ -130,6 +130,9 @@ static status read_all(expert_trace *t, const os_file *f, error *err) {
     t->n_layers = (int32_t)numbers[0];
     t->n_experts = (int32_t)numbers[1];
     t->top_k = (int32_t)numbers[2];
+    if (t->n_layers != of.n_layers || t->n_experts != of.n_experts || t->top_k != of.top_k) {
+        return error_set(err, STATUS_INVALID, "experts: %s is of %d layers of %d experts, top %d; this model has %d of %d, top %d", os_file_path(f), t->n_layers, t->n_experts, t->top_k, of.n_layers, of.n_experts, of.top_k);
+    }
     t->n_words = (size_t)(size - HEADER_BYTES) / 2;
     void *p;
     TRY(mem_alloc_named(t->m, MEM_PROCESS, t->n_words * sizeof t->words[0], "a trace of routing", &p, err));
@@ -138,11 +141,11 @@ static status read_all(expert_trace *t, const os_file *f, error *err) {
     return check_records(t, os_file_path(f), err);
 }
 
-status expert_trace_read(mem *m, const char *path, expert_trace *out, error *err) {
+status expert_trace_read(mem *m, const char *path, expert_trace_shape of, expert_trace *out, error *err) {
     os_file *f;
     *out = (expert_trace){.m = m};
     TRY(os_file_open(m, path, &f, err));
-    const status rc = read_all(out, f, err);
+    const status rc = read_all(out, f, of, err);
     os_file_close(f);
     if (rc != STATUS_OK) expert_trace_free(out);
     return rc;
@@ -192,13 +195,11 @@ static status sort_rows(expert_replay *r, const expert_trace *t, error *err) {
 
 status expert_replay_create(mem *m, const char *path, int32_t n_layers, int32_t n_experts, int32_t top_k, expert_replay **out, error *err) {
     expert_trace t;
-    TRY(expert_trace_read(m, path, &t, err));
+    TRY(expert_trace_read(m, path, (expert_trace_shape){n_layers, n_experts, top_k}, &t, err));
     status rc = STATUS_OK;
     expert_replay *r = mem_calloc(m, MEM_PROCESS, 1, sizeof *r);
     if (r == NULL) {
         rc = error_set(err, STATUS_NO_MEMORY, "experts: no memory to replay routing");
-    } else if (t.n_layers != n_layers || t.n_experts != n_experts || t.top_k != top_k) {
-        rc = error_set(err, STATUS_INVALID, "experts: %s is of %d layers of %d experts, top %d; this model has %d of %d, top %d", path, t.n_layers, t.n_experts, t.top_k, n_layers, n_experts, top_k);
     }
     if (rc == STATUS_OK) {
         r->m = m;

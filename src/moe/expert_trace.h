@@ -26,6 +26,11 @@ status expert_trace_writer_close(expert_trace_writer *w, error *err);
 
 /* ---- reading ---- */
 
+/** Of the model that a trace is of, or must be of. */
+typedef struct expert_trace_shape {
+    int32_t n_layers, n_experts, top_k;
+} expert_trace_shape;
+
 typedef struct expert_trace {
     mem *m;
     int32_t n_layers, n_experts, top_k;
@@ -41,8 +46,8 @@ typedef struct expert_trace_record {
     bool new_step;
 } expert_trace_record;
 
-/** Every record is checked: ids, layers and lengths in range. STATUS_FORMAT names the place. */
-NODISCARD status expert_trace_read(mem *m, const char *path, expert_trace *out, error *err);
+/** Every record is checked: ids, layers and lengths in range. STATUS_FORMAT names the place; STATUS_INVALID, before any record is read: it is of a model of another shape. */
+NODISCARD status expert_trace_read(mem *m, const char *path, expert_trace_shape of, expert_trace *out, error *err);
 void expert_trace_free(expert_trace *t);
 /** All zero at first. */
 typedef struct expert_trace_cursor {

@@ -175,11 +175,12 @@ status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t 
     return rc;
 }
 
-double expert_whatif_overlap(const expert_trace *t) {
+status expert_whatif_overlap(const expert_trace *t, double *out, error *err) {
     uint64_t same = 0, n = 0;
     expert_trace_record r;
     const uint16_t **last = mem_calloc(t->m, MEM_PROCESS, (size_t)t->n_layers, sizeof *last); /* the row before, by layer */
-    for (expert_trace_cursor c = {0}; last != NULL && expert_trace_next(t, &c, &r);) {
+    if (last == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace");
+    for (expert_trace_cursor c = {0}; expert_trace_next(t, &c, &r);) {
         for (int32_t row = 0; row < r.n_rows; row++) {
             const uint16_t *ids = r.ids + (size_t)row * (size_t)t->top_k, *before = last[r.layer];
             for (int32_t i = 0; before != NULL && i < t->top_k; i++, n++) {
@@ -189,5 +190,6 @@ double expert_whatif_overlap(const expert_trace *t) {
         }
     }
     mem_free(t->m, (void *)last);
-    return n > 0 ? (double)same / (double)n : 0;
+    *out = n > 0 ? (double)same / (double)n : 0;
+    return STATUS_OK;
 }

@@ -18,6 +18,6 @@ typedef struct expert_whatif {
 enum { EXPERT_WHATIF_BELADY = -1 };
 NODISCARD status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, expert_whatif *out, error *err);
 /** The part of a row's experts that the row before (of the same layer) took too. */
-double expert_whatif_overlap(const expert_trace *t);
+NODISCARD status expert_whatif_overlap(const expert_trace *t, double *out, error *err);
 
 #endif

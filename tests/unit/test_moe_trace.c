@@ -57,7 +57,7 @@ static void what_is_written_is_read(void **state) {
     assert_int_equal(mem_alloc_count(k.m), allocs);
     assert_int_equal(expert_trace_writer_close(w, &err), STATUS_OK);
     expert_trace t;
-    if (expert_trace_read(k.m, k.path, &t, &err) != STATUS_OK) fail_msg("%s", err.text);
+    if (expert_trace_read(k.m, k.path, (expert_trace_shape){3, 200, 2}, &t, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_int_equal(t.n_layers * 10000 + t.n_experts * 10 + t.top_k, 32002);
     assert_int_equal(t.n_steps, 5);
     assert_int_equal(t.n_rows, 2 * ROWS + 2);
@@ -90,7 +90,7 @@ static void what_is_no_trace_is_refused(void **state) {
         size_t at;
         uint8_t with;
         const char *says;
-    } cases[] = {{0, 'X', "no trace of routing"}, {7, '2', "another version"}, {8, 0, "no trace"}, {16, 9, "no trace"}, {20, 1, "no such layer"}, {22, 0, "no whole record"}, {22, 9, "no whole record"},
+    } cases[] = {{0, 'X', "no trace of routing"}, {7, '2', "another version"}, {8, 0, "no trace"}, {16, 9, "no trace"}, {12, 5, "of 1 layers of 5 experts, top 2; this model has 1 of 4"}, {20, 1, "no such layer"}, {22, 0, "no whole record"}, {22, 9, "no whole record"},
                  {24, 4, "no such expert"},       {26, 0, "twice"},            {30, 2, "no whole record"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         error err = {0};
@@ -101,7 +101,7 @@ static void what_is_no_trace_is_refused(void **state) {
         f = fopen(k.path, "wb");
         assert_int_equal(fwrite(bad, 1, n, f), n);
         fclose(f);
-        if (expert_trace_read(k.m, k.path, &t, &err) == STATUS_OK) fail_msg("case %zu", i);
+        if (expert_trace_read(k.m, k.path, (expert_trace_shape){1, 4, 2}, &t, &err) == STATUS_OK) fail_msg("case %zu", i);
         assert_contains(err.text, cases[i].says);
     }
     for (size_t cut = 0; cut < n; cut++) {
@@ -111,7 +111,7 @@ static void what_is_no_trace_is_refused(void **state) {
         assert_int_equal(fwrite(good, 1, cut, f), cut);
         fclose(f);
         if (cut == 28) continue; /* one whole record */
-        assert_int_not_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_OK);
+        assert_int_not_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, 4, 2}, &t, &err), STATUS_OK);
     }
     close_case(&k);
 }
@@ -128,13 +128,13 @@ static void the_widest_rows(void **state) {
     for (int i = 0; i < N * ROWS; i++) ids[i] = i % N;
     write_steps(&k, 1, N, N, ROWS, ids);
     alarm(60);
-    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_OK);
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, N, N}, &t, &err), STATUS_OK);
     assert_int_equal(t.n_rows, ROWS);
     expert_trace_free(&t);
     alarm(0);
     ids[N * ROWS - 1] = 0;
     write_steps(&k, 1, N, N, ROWS, ids);
-    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_FORMAT);
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, N, N}, &t, &err), STATUS_FORMAT);
     assert_contains(err.text, "twice");
     test_free(ids);
     close_case(&k);
@@ -173,7 +173,7 @@ static void what_a_hand_finds(void **state) {
     write_steps(&k, 1, 4, 1, 6, ids);
     expert_trace t;
     expert_whatif w;
-    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_OK);
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, 4, 1}, &t, &err), STATUS_OK);
     assert_int_equal(expert_whatif_run(k.m, &t, EXPERT_POLICY_LRU, 2, &w, &err), STATUS_OK);
     assert_int_equal(w.hits * 100 + w.misses, 6); /* a b, c for a, a for b, d for c, c for a */
     assert_int_equal(expert_whatif_run(k.m, &t, EXPERT_WHATIF_BELADY, 2, &w, &err), STATUS_OK);
@@ -183,7 +183,9 @@ static void what_a_hand_finds(void **state) {
         assert_int_equal(w.hits * 100 + w.misses, 204);
         assert_int_equal(w.distinct, 4);
     }
-    assert_true(expert_whatif_overlap(&t) <= 0);
+    double overlap = -1;
+    assert_int_equal(expert_whatif_overlap(&t, &overlap, &err), STATUS_OK);
+    assert_true(overlap >= 0 && overlap <= 0);
     expert_trace_free(&t);
     close_case(&k);
 }
@@ -204,7 +206,7 @@ static void nobody_beats_the_future(void **state) {
     }
     write_steps(&k, LAYERS, EXPERTS, 2, STEPS, ids);
     expert_trace t;
-    assert_int_equal(expert_trace_read(k.m, k.path, &t, &err), STATUS_OK);
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){LAYERS, EXPERTS, 2}, &t, &err), STATUS_OK);
     for (int32_t slots = 2; slots <= LAYERS * EXPERTS; slots++) {
         expert_whatif best, w;
         assert_int_equal(expert_whatif_run(k.m, &t, EXPERT_WHATIF_BELADY, slots, &best, &err), STATUS_OK);
