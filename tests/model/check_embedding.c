@@ -81,10 +81,9 @@ static int setup(void **state) {
     int64_t rows, cols;
     snprintf(path, sizeof path, "%s/expected.json", fixture);
     n_prompts = support_prompts(path, prompts, MAX_PROMPTS);
-    n_ids = prompts[0].n_ids + prompts[0].n_greedy - 1;
+    n_ids = prompts[0].n_forced;
     assert_in_range(n_ids, 20, MOST);
-    memcpy(ids, prompts[0].ids, (size_t)prompts[0].n_ids * sizeof *ids);
-    memcpy(ids + prompts[0].n_ids, prompts[0].greedy, (size_t)(prompts[0].n_greedy - 1) * sizeof *ids);
+    memcpy(ids, prompts[0].forced, (size_t)n_ids * sizeof *ids);
     headrace_engine *e =
         support_load(fixture, "act", "f32", "kv-dtype", "f32", "threads", "2", "max-seqs", "8", "max-batch-tokens", "96", NULL);
     headrace_model_info mi = {.size = sizeof mi};

@@ -13,41 +13,13 @@
 #include "base/log.h"
 #include "engine/engine.h"
 
-enum { MAX_PROMPTS = 16, MOST_TOGETHER = 5 };
-
 static const char *fixture, *prompts_dir;
 
-typedef struct resident {
-    support_prompt prompts[MAX_PROMPTS];
-    int n;
-    int32_t *forced[MAX_PROMPTS], n_forced[MAX_PROMPTS];
-    support_run runs[MAX_PROMPTS]; /* with resident experts, one prompt at a time */
-} resident;
-
-static headrace_stats stats_of(headrace_engine *e) {
-    headrace_stats st = {.size = sizeof st};
-    assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
-    return st;
-}
-
-static void forced_run(const resident *a, int i, int chunk, support_run *r) { *r = (support_run){.ids = a->forced[i], .n_ids = a->n_forced[i], .chunk = chunk, .want_logits = true}; }
-
 static int run_resident(void **state) {
-    resident *a = calloc(1, sizeof *a);
-    char path[512];
-    snprintf(path, sizeof path, "%s/expected.json", prompts_dir);
-    a->n = support_prompts(path, a->prompts, MAX_PROMPTS);
+    support_alone *a = calloc(1, sizeof *a); /* with resident experts */
     headrace_engine *e = support_load(fixture, "experts", "resident", "threads", "2", NULL);
-    for (int i = 0; i < a->n; i++) {
-        const support_prompt *p = &a->prompts[i];
-        a->n_forced[i] = p->n_ids + p->n_greedy - 1;
-        a->forced[i] = malloc((size_t)a->n_forced[i] * sizeof(int32_t));
-        memcpy(a->forced[i], p->ids, (size_t)p->n_ids * sizeof(int32_t));
-        memcpy(a->forced[i] + p->n_ids, p->greedy, (size_t)(p->n_greedy - 1) * sizeof(int32_t));
-        forced_run(a, i, 0, &a->runs[i]);
-        support_go(e, &a->runs[i], 1);
-    }
-    const headrace_stats st = stats_of(e);
+    support_alone_run(a, e, prompts_dir);
+    const headrace_stats st = support_stats(e);
     assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_RESIDENT);
     assert_true(st.expert_hits > 0 && st.expert_misses == 0 && st.experts_distinct <= st.experts_total);
     headrace_free(e);
@@ -56,28 +28,10 @@ static int run_resident(void **state) {
 }
 
 static int free_resident(void **state) {
-    resident *a = *state;
-    for (int i = 0; i < a->n; i++) {
-        support_run_free(&a->runs[i]);
-        free(a->forced[i]);
-    }
-    support_prompts_free(a->prompts, a->n);
+    support_alone *a = *state;
+    support_alone_free(a);
     free(a);
     return 0;
-}
-
-/* n prompts as one batch; the bits must be those of each alone with resident experts. */
-static long same_bits(const resident *a, headrace_engine *e, int first, int n, int chunk) {
-    support_run r[MOST_TOGETHER];
-    for (int i = 0; i < n; i++) forced_run(a, (first + i) % a->n, chunk, &r[i]);
-    support_go(e, r, n);
-    for (int i = 0; i < n; i++) {
-        const support_run *want = &a->runs[(first + i) % a->n];
-        assert_int_equal(r[i].n_rows, want->n_rows);
-        assert_memory_equal(r[i].logits, want->logits, (size_t)want->n_rows * (size_t)want->n_vocab * sizeof(float));
-        support_run_free(&r[i]);
-    }
-    return n;
 }
 
 /* Slots of one wave, of one token, and of all; bytes of one. */
@@ -91,7 +45,7 @@ static sizes read_sizes(void) {
     support_run r = {.ids = (const int32_t[]){3}, .n_ids = 1, .want_logits = true};
     support_go(e, &r, 1);
     support_run_free(&r);
-    const headrace_stats st = stats_of(e);
+    const headrace_stats st = support_stats(e);
     s = (sizes){.least = st.expert_slots, .all = st.experts_total, .slot_bytes = st.expert_slot_bytes};
     headrace_free(e);
     assert_true(s.least > 0 && s.least < s.all && s.slot_bytes > 0);
@@ -99,7 +53,7 @@ static sizes read_sizes(void) {
 }
 
 static void every_budget(void **state) {
-    const resident *a = *state;
+    const support_alone *a = *state;
     const sizes s = read_sizes();
     const uint64_t budgets[] = {s.least, s.least + 1, s.all / 4 > s.least ? s.all / 4 : s.least + 2, s.all / 2, s.all - 1, s.all};
     long compared = 0;
@@ -108,8 +62,8 @@ static void every_budget(void **state) {
         snprintf(size, sizeof size, "%llu", (unsigned long long)(budgets[b] * s.slot_bytes));
         const char *const as[] = {b == 0 ? "min" : size, budgets[b] == s.all ? "all" : size};
         headrace_engine *e = support_load(fixture, "experts", "stream", "host-experts", as[b == 0 ? 0 : 1], "threads", b % 2 ? "1" : "2", "max-batch-tokens", b % 3 ? "512" : "37", "prefix-cache", "false", NULL);
-        for (int n = 1; n <= MOST_TOGETHER; n++) compared += same_bits(a, e, n - 1, n, n == 2 ? 1 : n == 3 ? 3 : 0);
-        const headrace_stats st = stats_of(e);
+        for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n++) compared += support_same_bits(a, e, n - 1, n, n == 2 ? 1 : n == 3 ? 3 : 0);
+        const headrace_stats st = support_stats(e);
         print_message("%s: %llu slots: %llu hits, %llu misses, %llu evictions, %llu bytes, %llu of %llu distinct\n", as[b == 0 ? 0 : 1], (unsigned long long)st.expert_slots,
                       (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses, (unsigned long long)st.expert_evictions, (unsigned long long)st.expert_bytes_read,
                       (unsigned long long)st.experts_distinct, (unsigned long long)st.experts_total);
@@ -129,7 +83,7 @@ static void every_budget(void **state) {
 
 /* From a packed bank: one read an expert, the same bits; and with resident experts, which leave it alone. */
 static void packed(void **state) {
-    const resident *a = *state;
+    const support_alone *a = *state;
     const sizes s = read_sizes();
     char dir[] = "/tmp/headrace-bank-XXXXXX", path[64], size[32];
     headrace_config *c = NULL;
@@ -147,8 +101,8 @@ static void packed(void **state) {
         /* a slot of a bank is whole pages: as many as make a third of the experts, or all */
         snprintf(size, sizeof size, "%llu", (unsigned long long)((s.all / 3 > s.least ? s.all / 3 : s.least) * ((s.slot_bytes + 4095) / 4096 * 4096)));
         headrace_engine *e = support_load(fixture, "experts", b == 2 ? "resident" : "stream", b == 2 ? "ctx" : "host-experts", b == 0 ? "min" : b == 1 ? size : "0", "expert-bank", path, "threads", "2", NULL);
-        for (int n = 1; n <= MOST_TOGETHER; n += 2) compared += same_bits(a, e, n, n, 0);
-        const headrace_stats st = stats_of(e);
+        for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n += 2) compared += support_same_bits(a, e, n, n, 0);
+        const headrace_stats st = support_stats(e);
         assert_true(b == 2 ? st.expert_misses == 0 : st.expert_misses > 0 && st.expert_evictions > 0);
         if (b < 2) assert_int_equal(st.expert_reads, st.expert_misses);
         headrace_free(e);
@@ -216,20 +170,20 @@ static void on_end(const headrace_event *ev) {
 }
 
 static void a_file_cut_short(void **state) {
-    const resident *a = *state;
+    const support_alone *a = *state;
     char tensors[PATH_MAX];
     headrace_error err = {0};
     const support_folder f = copied_fixture(tensors);
     headrace_engine *e = support_load(f.path, "experts", "stream", "host-experts", "min", "prefix-cache", "false", NULL);
-    (void)same_bits(a, e, 0, 1, 0);
+    (void)support_same_bits(a, e, 0, 1, 0);
     FILE *whole = fopen(tensors, "rb");
     assert_int_equal(fseek(whole, 0, SEEK_END), 0);
     const long n = ftell(whole);
     fclose(whole);
     assert_int_equal(truncate(tensors, 2000), 0);
     headrace_request q = HEADRACE_REQUEST_INIT;
-    q.ids = a->forced[0];
-    q.n_ids = (size_t)a->n_forced[0];
+    q.ids = a->prompts[0].forced;
+    q.n_ids = (size_t)a->prompts[0].n_forced;
     q.want_logits = true;
     q.callback = on_end;
     assert_int_equal(headrace_submit(e, &q, NULL, &err), HEADRACE_OK);
@@ -245,8 +199,8 @@ static void a_file_cut_short(void **state) {
     fclose(in);
     assert_int_equal(ftell(out), n);
     fclose(out);
-    (void)same_bits(a, e, 0, 3, 0);
-    assert_true(stats_of(e).expert_failures > 0);
+    (void)support_same_bits(a, e, 0, 3, 0);
+    assert_true(support_stats(e).expert_failures > 0);
     headrace_free(e);
     support_folder_remove(&f);
 }

@@ -17,8 +17,6 @@ static long n_values;
 
 typedef struct answers {
     support_prompt prompts[MAX_PROMPTS];
-    int32_t *forced[MAX_PROMPTS]; /* prompt + greedy but the last */
-    int32_t n_forced[MAX_PROMPTS];
     float *logits[MAX_PROMPTS];
     int n;
     int64_t vocab;
@@ -34,16 +32,11 @@ static int load_answers(void **state) {
     a->n = support_prompts(path, a->prompts, MAX_PROMPTS);
     snprintf(path, sizeof path, "%s/expected.safetensors", expected_dir);
     for (int i = 0; i < a->n; i++) {
-        const support_prompt *p = &a->prompts[i];
         char name[32];
         int64_t rows;
-        a->n_forced[i] = p->n_ids + p->n_greedy - 1;
-        a->forced[i] = malloc((size_t)a->n_forced[i] * sizeof(int32_t));
-        memcpy(a->forced[i], p->ids, (size_t)p->n_ids * sizeof(int32_t));
-        memcpy(a->forced[i] + p->n_ids, p->greedy, (size_t)(p->n_greedy - 1) * sizeof(int32_t));
         snprintf(name, sizeof name, "logits.%d", i);
         a->logits[i] = support_tensor(path, name, &rows, &a->vocab);
-        assert_int_equal(rows, a->n_forced[i]);
+        assert_int_equal(rows, a->prompts[i].n_forced);
     }
     *state = a;
     return 0;
@@ -53,7 +46,6 @@ static int free_answers(void **state) {
     answers *a = *state;
     support_prompts_free(a->prompts, a->n);
     for (int i = 0; i < a->n; i++) {
-        free(a->forced[i]);
         free(a->logits[i]);
     }
     free(a);
@@ -61,7 +53,7 @@ static int free_answers(void **state) {
     return 0;
 }
 
-static void forced_run(const answers *a, int i, int chunk, support_run *r) { *r = (support_run){.ids = a->forced[i], .n_ids = a->n_forced[i], .chunk = chunk, .want_logits = true}; }
+static void forced_run(const answers *a, int i, int chunk, support_run *r) { *r = (support_run){.ids = a->prompts[i].forced, .n_ids = a->prompts[i].n_forced, .chunk = chunk, .want_logits = true}; }
 
 static int argmax(const float *x, int64_t n) {
     int best = 0;
@@ -79,7 +71,7 @@ static void every_logit_agrees(void **state) {
         support_run r;
         forced_run(a, i, 0, &r);
         support_go(e, &r, 1);
-        assert_int_equal(r.n_rows, a->n_forced[i]);
+        assert_int_equal(r.n_rows, a->prompts[i].n_forced);
         assert_int_equal(r.n_vocab, a->vocab);
         for (int64_t k = 0; k < r.n_rows * a->vocab; k++) {
             const double d = fabs((double)r.logits[k] - (double)a->logits[i][k]);

@@ -259,17 +259,14 @@ static void check_model(const char *path) {
     largest = 0;
     for (int i = 0; i < n; i++) {
         const support_prompt *p = &prompts[i];
-        int32_t ids[MAX_ROWS], n_ids = p->n_ids + p->n_greedy - 1;
         int64_t rows, n_vocab;
         char name[32];
-        assert_true(n_ids <= MAX_ROWS);
-        memcpy(ids, p->ids, (size_t)p->n_ids * sizeof *ids);
-        memcpy(ids + p->n_ids, p->greedy, (size_t)(p->n_greedy - 1) * sizeof *ids);
+        assert_true(p->n_forced <= MAX_ROWS);
         snprintf(name, sizeof name, "logits.%d", i);
         float *want = support_tensor(file, name, &rows, &n_vocab);
-        assert_int_equal(rows, n_ids);
+        assert_int_equal(rows, p->n_forced);
         for (int32_t chunk = 0; chunk <= 3; chunk += chunk == 0 ? 1 : 2) {
-            run_prompt(&r, ids, n_ids, chunk, want, n_vocab, i);
+            run_prompt(&r, p->forced, p->n_forced, chunk, want, n_vocab, i);
             if (i == 0) check_stream(&r, file);
             if (i == 0) routed += check_routing(&r, routed_file);
             compared++;

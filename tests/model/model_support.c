@@ -153,6 +153,10 @@ int support_prompts(const char *path, support_prompt *out, int max) {
         json_t *p = json_array_get(list, (size_t)i);
         out[i].ids = int_array(json_object_get(p, "ids") ? json_object_get(p, "ids") : NULL, &out[i].n_ids);
         out[i].greedy = int_array(json_object_get(p, "greedy"), &out[i].n_greedy);
+        out[i].n_forced = out[i].n_ids + (out[i].n_greedy > 0 ? out[i].n_greedy - 1 : 0);
+        out[i].forced = malloc(((size_t)out[i].n_forced + 1) * sizeof *out[i].forced);
+        memcpy(out[i].forced, out[i].ids, (size_t)out[i].n_ids * sizeof *out[i].ids);
+        memcpy(out[i].forced + out[i].n_ids, out[i].greedy, (size_t)(out[i].n_forced - out[i].n_ids) * sizeof *out[i].greedy);
         out[i].text = strdup(json_string_value(json_object_get(p, "text")));
         out[i].gap = malloc(((size_t)out[i].n_greedy + 1) * sizeof(double));
         for (int32_t k = 0; k < out[i].n_greedy; k++) out[i].gap[k] = json_number_value(json_array_get(json_object_get(p, "gap"), (size_t)k));
@@ -165,9 +169,48 @@ void support_prompts_free(support_prompt *p, int n) {
     for (int i = 0; i < n; i++) {
         free(p[i].ids);
         free(p[i].greedy);
+        free(p[i].forced);
         free(p[i].gap);
         free(p[i].text);
     }
+}
+
+headrace_stats support_stats(headrace_engine *e) {
+    headrace_stats st = {.size = sizeof st};
+    assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
+    return st;
+}
+
+static support_run forced_run(const support_prompt *p, int chunk) { return (support_run){.ids = p->forced, .n_ids = p->n_forced, .chunk = chunk, .want_logits = true}; }
+
+void support_alone_run(support_alone *a, headrace_engine *e, const char *fixture) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/expected.json", fixture);
+    a->n = support_prompts(path, a->prompts, SUPPORT_MAX_PROMPTS);
+    for (int i = 0; i < a->n; i++) {
+        a->runs[i] = forced_run(&a->prompts[i], 0);
+        support_go(e, &a->runs[i], 1);
+    }
+}
+
+void support_alone_free(support_alone *a) {
+    for (int i = 0; i < a->n; i++) support_run_free(&a->runs[i]);
+    support_prompts_free(a->prompts, a->n);
+}
+
+int support_same_bits(const support_alone *a, headrace_engine *e, int first, int n, int chunk) {
+    support_run r[SUPPORT_MOST_TOGETHER];
+    assert_true(n <= SUPPORT_MOST_TOGETHER);
+    for (int i = 0; i < n; i++) r[i] = forced_run(&a->prompts[(first + i) % a->n], chunk);
+    support_go(e, r, n);
+    for (int i = 0; i < n; i++) {
+        const support_run *want = &a->runs[(first + i) % a->n];
+        if (r[i].finish == HEADRACE_FINISH_ERROR) fail_msg("%s", r[i].error);
+        assert_int_equal(r[i].n_rows, want->n_rows);
+        assert_memory_equal(r[i].logits, want->logits, (size_t)want->n_rows * (size_t)want->n_vocab * sizeof(float));
+        support_run_free(&r[i]);
+    }
+    return n;
 }
 
 static void link_file(const support_folder *f, const char *fixture, const char *name, const char *as) {

@@ -51,12 +51,27 @@ int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, i
 
 typedef struct support_prompt {
     int32_t *ids, n_ids, *greedy, n_greedy;
+    int32_t *forced, n_forced; /* ids, then greedy but its last */
     double *gap;
     char *text;
 } support_prompt;
 /** Prompts of a fixture's expected.json. */
 int support_prompts(const char *path, support_prompt *out, int max);
 void support_prompts_free(support_prompt *p, int n);
+
+headrace_stats support_stats(headrace_engine *e);
+
+/** The prompts of a fixture with the logits that an engine gave for each of them alone: what other engines and batches are held to, bit for bit. */
+enum { SUPPORT_MAX_PROMPTS = 16, SUPPORT_MOST_TOGETHER = 5 };
+typedef struct support_alone {
+    support_prompt prompts[SUPPORT_MAX_PROMPTS];
+    support_run runs[SUPPORT_MAX_PROMPTS];
+    int n;
+} support_alone;
+void support_alone_run(support_alone *a, headrace_engine *e, const char *fixture);
+void support_alone_free(support_alone *a);
+/** n prompts as one batch, from `first` on, in steps of `chunk` rows (0: as the engine likes). Returns n. */
+int support_same_bits(const support_alone *a, headrace_engine *e, int first, int n, int chunk);
 
 /** A folder of its own with links to the files of a fixture, whose config.json is config.published.json: the spelling of published checkpoints. */
 typedef struct support_folder {
