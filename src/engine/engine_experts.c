@@ -163,7 +163,12 @@ status engine_experts_attach(headrace_engine *e, error *err) {
     expert_store *store;
     if (x->tier == PLAN_EXPERTS_NONE) return STATUS_OK;
     if (x->tier == PLAN_EXPERTS_STREAM) {
-        const expert_stream_options opt = {.budget_bytes = (size_t)x->n_slots * x->slot_bytes, .read_way = e->expert_read_way, .copied_to = e->plan.pool == PLAN_POOL_OWN ? e->device : NULL};
+        const expert_stream_options opt = {
+            .budget_bytes = (size_t)x->n_slots * x->slot_bytes,
+            .read_way = e->expert_read_way,
+            .rolling = e->plan.pool == PLAN_POOL_HOST && !model_moe_holds_leases(e->model),
+            .copied_to = e->plan.pool == PLAN_POOL_OWN ? e->device : NULL,
+        };
         TRY(expert_store_stream_create(e->m, bank, &opt, &store, err));
     } else {
         TRY(expert_store_resident_create(e->m, bank, e->queue, &store, err));

@@ -68,6 +68,8 @@ void model_moe_check(const model *mo, textbuf *report);
 NODISCARD status model_moe_open(model *mo, error *err);
 /** Host scratch for max_rows. */
 NODISCARD status model_moe_commit(model *mo, error *err);
+/** After the commit: leases go back when a wave ends, because queued work still reads them; else each does before the next expert is asked for. */
+bool model_moe_holds_leases(const model *mo);
 /** Takes the store over. */
 void model_moe_attach(model *mo, expert_store *store);
 void model_moe_close(model *mo);

@@ -207,6 +207,8 @@ status model_moe_commit(model *mo, error *err) {
     return STATUS_OK;
 }
 
+bool model_moe_holds_leases(const model *mo) { return mo->moe->used[0].handle != NULL; }
+
 void model_moe_attach(model *mo, expert_store *store) { mo->moe->store = store; }
 
 void model_moe_close(model *mo) {

@@ -267,6 +267,10 @@ int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns) {
     return fill;
 }
 
+void expert_reader_go_on(expert_reader *r) {
+    if (r->ring != NULL && r->n_pending > 0) reader_ring_collect(r, false);
+}
+
 /* What next has given belongs to the engine's thread until it is submitted again. */
 status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err) {
     const reader_fill *f = &r->fills[fill];

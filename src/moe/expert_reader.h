@@ -47,6 +47,8 @@ size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges_per_fill);
 void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n);
 /** A completed fill, or -1: nothing is under way, or without `wait` nothing has completed. Time spent waiting is added to *stall_ns. */
 int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns);
+/** Hands over what can be handed over; whoever computes for long without next calls it now and then. */
+void expert_reader_go_on(expert_reader *r);
 /** How a fill ended that next has given: STATUS_CANCELLED when it was dropped. */
 status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err);
 /** Fills that have been submitted and not been given by next. */

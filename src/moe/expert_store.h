@@ -4,7 +4,7 @@
  * in the same layout and run the same kernels, so the bits are the same.
  *
  *   enter(layer) -> a step has come to this layer
- *   waves(layer, ids) -> how the set is cut so that each wave fits
+ *   waves(layer, ids) -> how the set is cut so that each wave fits (a rolling store cuts nothing)
  *   begin(layer, ids of one wave) -> n leases are under way
  *   next_ready() -> one lease whose parts may be read (in any order of arrival), or the failure of one expert
  *   release(lease, fence) -> the slot may be reused once `fence` (the last queued consumer) has completed
@@ -84,6 +84,9 @@ typedef struct expert_stream_options {
     int32_t read_way;    /* 0: as found best, else expert_read_way + 1 */
     int32_t policy;      /* 0: by size, else expert_policy_kind + 1 */
     vt_device *consumer; /* NULL, or whose fences release() brings: awaited there */
+    /* Leases go back one by one, each before the next expert is asked for, or soon: a set larger than the slots is one wave, whose reads follow as slots come back, so that the disk has
+     * something to do until the last of them. Whoever holds all slots and asks on gets STATUS_DOES_NOT_FIT. */
+    bool rolling;
     vt_device *copied_to; /* NULL, or a device that slots are copied to: they are host memory of its kind (vt_buffer_alloc_host) */
 } expert_stream_options;
 /**

@@ -3,7 +3,7 @@
  * The stream store. The engine's thread owns everything but the bytes of slots that are being filled: those belong to the readers between submit and the completion of the fill.
  *
  * A wave: experts that are held are protected first, so that none of them is given up for another; then the missing ones get slots and reads, as many as fit. Those that do not fit (the
- * budget shrank since the wave was cut, or slots are still leased) follow as slots become free.
+ * wave is larger than the slots, the budget shrank since it was cut, or slots are still leased) follow as slots become free.
  */
 #include <string.h>
 
@@ -54,7 +54,7 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
     (void)layer;
     (void)ids;
     stream_store *s = self(base);
-    return expert_wave_cut(n, current_limit(s) - expert_policy_n_protected(s->policy), sizes);
+    return expert_wave_cut(n, s->opt.rolling ? n : current_limit(s) - expert_policy_n_protected(s->policy), sizes);
 }
 
 /* ---- a wave ---- */
@@ -122,6 +122,7 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     int32_t expert;
     const int32_t slot = expert_wave_next_hit(&s->wave, s->policy, &expert);
     if (slot >= 0) {
+        expert_reader_go_on(s->reader);
         give(s, expert, slot, lease);
         return STATUS_OK;
     }

@@ -11,6 +11,7 @@ typedef struct walker {
     bool have;
     uint8_t *mark;   /* [n_experts] */
     int32_t *set, n; /* [n_experts]: of the layer, ascending */
+    int32_t *misses, *slots; /* [n_experts] of them */
     int32_t layer;
     bool new_step;
 } walker;
@@ -19,13 +20,17 @@ static bool walker_init(walker *w, mem *m, const expert_trace *t) {
     *w = (walker){.t = t};
     w->mark = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, 1);
     w->set = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->set);
+    w->misses = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->misses);
+    w->slots = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->slots);
     w->have = expert_trace_next(t, &w->cursor, &w->rec);
-    return w->mark != NULL && w->set != NULL;
+    return w->mark != NULL && w->set != NULL && w->misses != NULL && w->slots != NULL;
 }
 
 static void walker_deinit(walker *w, mem *m) {
     mem_free(m, w->mark);
     mem_free(m, w->set);
+    mem_free(m, w->misses);
+    mem_free(m, w->slots);
 }
 
 /* The distinct experts of the next layer of the next step; false at the end. */
@@ -47,26 +52,33 @@ static bool walker_next(walker *w) {
 
 /* ---- with a policy ---- */
 
-static void policy_wave(expert_policy *p, int32_t layer, const int32_t *ids, int32_t n, int32_t n_slots, expert_whatif *out) {
+/*
+ * The next layer's set, as a rolling store takes it: what is held is protected first; an expert goes back when a missing one needs its slot, those that were held before those that were
+ * read, which are taken to arrive in the order of the set.
+ */
+static void policy_set(expert_policy *p, walker *w, int32_t n_slots, expert_whatif *out) {
     uint64_t evicted = 0;
-    for (int32_t pass = 0; pass < 2; pass++) { /* what is held is protected first */
-        for (int32_t i = 0; i < n; i++) {
-            int32_t slot = expert_policy_find(p, layer, ids[i]);
-            if (pass == 0 && slot >= 0) {
-                expert_policy_touch(p, slot);
-                expert_policy_protect(p, slot, true);
-                out->hits++;
-            } else if (pass == 1 && slot < 0) {
-                slot = expert_policy_place(p, layer, ids[i], n_slots, &evicted);
-                if (slot >= 0) expert_policy_protect(p, slot, true);
-                out->misses++;
-            }
+    int32_t n_misses = 0, taken = 0, back = 0;
+    for (int32_t i = 0; i < w->n; i++) {
+        const int32_t slot = expert_policy_find(p, w->layer, w->set[i]);
+        if (slot < 0) {
+            w->misses[n_misses++] = w->set[i];
+            continue;
         }
+        expert_policy_touch(p, slot);
+        expert_policy_protect(p, slot, true);
+        w->slots[taken++] = slot;
     }
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t slot = expert_policy_find(p, layer, ids[i]);
-        if (slot >= 0) expert_policy_protect(p, slot, false);
+    out->hits += (uint64_t)taken;
+    out->misses += (uint64_t)n_misses;
+    for (int32_t i = 0; i < n_misses; i++) {
+        int32_t slot;
+        while ((slot = expert_policy_place(p, w->layer, w->misses[i], n_slots, &evicted)) < 0 && back < taken) expert_policy_protect(p, w->slots[back++], false);
+        if (slot < 0) continue;
+        expert_policy_protect(p, slot, true);
+        w->slots[taken++] = slot;
     }
+    while (back < taken) expert_policy_protect(p, w->slots[back++], false);
 }
 
 static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, expert_whatif *out, error *err) {
@@ -74,7 +86,7 @@ static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, exp
     TRY(expert_policy_create(m, (expert_policy_kind)policy, n_slots, w->t->n_layers, w->t->n_experts, &p, err));
     for (bool first = true; walker_next(w); first = false) {
         if (w->new_step && !first) expert_policy_step(p);
-        for (int32_t at = 0; at < w->n; at += n_slots) policy_wave(p, w->layer, w->set + at, w->n - at < n_slots ? w->n - at : n_slots, n_slots, out);
+        policy_set(p, w, n_slots, out);
     }
     expert_policy_destroy(p);
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a number of slots and a policy would do with a recorded routing: the stream store's way through a trace (waves, hits before misses, protection of the wave), without bytes. And what
+ * What a number of slots and a policy would do with a recorded routing: the stream store's way through a trace (hits before misses, protection of what has not been given back), without bytes. And what
  * the best possible choice would do that knows the future (Belady: gives up what is needed last).
  */
 #ifndef HEADRACE_MOE_EXPERT_WHATIF_H

@@ -341,6 +341,53 @@ static void every_failing_allocation_and_thread(void **state) {
     case_close(&k);
 }
 
+/*
+ * A rolling store takes a set larger than its slots as one wave: experts that are held are hits whatever comes before them, and the reads of what follows are under way while an expert is
+ * out; the slots never suffice for all.
+ */
+static void a_rolling_wave(void **state) {
+    (void)state;
+    moe_case k;
+    case_open(&k);
+    error err = {0};
+    int32_t all[CASE_EXPERTS], sizes[CASE_EXPERTS];
+    for (int32_t i = 0; i < CASE_EXPERTS; i++) all[i] = i;
+    expert_store *s = make(&k, (expert_stream_options){.budget_bytes = slots(&k, 4), .rolling = true});
+    assert_int_equal(s->waves(s, 1, all, CASE_EXPERTS, sizes), 1);
+    assert_int_equal(sizes[0], CASE_EXPERTS);
+    for (int round = 0; round < 20; round++) assert_int_equal(case_run_set(&k, s, 1 + round % CASE_LAYERS, all, CASE_EXPERTS), 1);
+    /* the last in file order are what is held now, and each is a hit though it comes last */
+    const expert_counters before = count(s);
+    assert_true(before.hits < before.misses && before.evictions > 0);
+    int32_t held = 0;
+    for (int32_t i = 0; i < CASE_EXPERTS; i++) held += s->holds(s, CASE_LAYERS, i);
+    assert_int_equal(held, 4);
+    (void)case_run_set(&k, s, CASE_LAYERS, all, CASE_EXPERTS);
+    assert_int_equal(count(s).hits, before.hits + 4);
+    /* while one expert is out, the reads into the other slots are under way, and no more than that */
+    case_gate(&k, true);
+    assert_int_equal(s->begin(s, 1, all, CASE_EXPERTS, &err), STATUS_OK);
+    case_await_reads(&k, 4);
+    case_gate(&k, false);
+    expert_lease out[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(s->next_ready(s, &out[i], &err), STATUS_OK);
+        assert_true(count(s).bytes_resident <= slots(&k, 4));
+    }
+    expert_lease none;
+    assert_int_equal(s->next_ready(s, &none, &err), STATUS_DOES_NOT_FIT); /* who holds them all and asks on */
+    for (int i = 0; i < 4; i++) case_check_lease(&k, &out[i]);
+    case_gate(&k, true);
+    s->release(s, &out[0], (vt_fence){0});
+    case_gate(&k, false);
+    assert_int_equal(s->next_ready(s, &out[0], &err), STATUS_OK);
+    for (int i = 0; i < 4; i++) s->release(s, &out[i], (vt_fence){0});
+    s->cancel(s);
+    (void)case_run_set(&k, s, 2, all, CASE_EXPERTS);
+    assert_int_equal(s->close(s), STATUS_OK);
+    case_close(&k);
+}
+
 /* Two stores over one checkpoint know nothing of each other. */
 static void two_stores(void **state) {
     (void)state;
@@ -374,6 +421,7 @@ int main(void) {
         cmocka_unit_test(a_file_cut_short),
         cmocka_unit_test(cancel_in_mid_wave),
         cmocka_unit_test(every_failing_allocation_and_thread),
+        cmocka_unit_test(a_rolling_wave),
         cmocka_unit_test(two_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
