@@ -15,19 +15,6 @@ extern "C" status cuda_matmul_f32(vt_queue *q, const vt_call *call, error *err) 
 
 /* ---- scaled ---- */
 
-template <int TB, int TS> struct scaled_weights {
-    struct row {
-        const uint8_t *b, *scale;
-    };
-    const uint8_t *data, *scales;
-    int64_t stride, scale_stride;
-    int32_t block_n, block_k;
-    __device__ row at(int64_t n) const { return {data + n * stride, scales + n / block_n * scale_stride}; }
-    __device__ float value(row r, int64_t k) const {
-        return gpu_weight<TB>(r.b, k) * gpu_weight<TS>(r.scale, (int32_t)k / block_k);
-    }
-};
-
 template <int TB, int TS> static status run_scaled(vt_queue *q, const vt_call *call, error *err) {
     gpu_view b = gpu_view_of(call->t[2]), s = gpu_view_of(call->t[3]);
     scaled_weights<TB, TS> w = {b.data, s.data, b.stride[0], s.stride[0], call->p.scale.block_n, call->p.scale.block_k};
@@ -48,14 +35,6 @@ extern "C" status cuda_matmul_scaled(vt_queue *q, const vt_call *call, error *er
 }
 
 /* ---- free strides ---- */
-
-template <int T> struct strided_weights {
-    typedef const uint8_t *row;
-    const uint8_t *data;
-    int64_t stride_k, stride_n;
-    __device__ row at(int64_t n) const { return data + n * stride_n; }
-    __device__ float value(row r, int64_t k) const { return gpu_weight<T>(r + k * stride_k, 0); }
-};
 
 template <int T> static status run_strided(vt_queue *q, const vt_call *call, error *err) {
     gpu_view b = gpu_view_of(call->t[2]);

@@ -110,6 +110,29 @@ template <int T> struct plain_weights {
     __device__ float value(row r, int64_t k) const { return gpu_weight<T>(r, k); }
 };
 
+/* FP8 and FP4 with their scales. */
+template <int TB, int TS> struct scaled_weights {
+    struct row {
+        const uint8_t *b, *scale;
+    };
+    const uint8_t *data, *scales;
+    int64_t stride, scale_stride;
+    int32_t block_n, block_k;
+    __device__ row at(int64_t n) const { return {data + n * stride, scales + n / block_n * scale_stride}; }
+    __device__ float value(row r, int64_t k) const {
+        return gpu_weight<TB>(r.b, k) * gpu_weight<TS>(r.scale, (int32_t)k / block_k);
+    }
+};
+
+/* Strides free in both dimensions. */
+template <int T> struct strided_weights {
+    typedef const uint8_t *row;
+    const uint8_t *data;
+    int64_t stride_k, stride_n;
+    __device__ row at(int64_t n) const { return data + n * stride_n; }
+    __device__ float value(row r, int64_t k) const { return gpu_weight<T>(r + k * stride_k, 0); }
+};
+
 template <int T, int NR> static status run_plain(vt_queue *q, const vt_call *call, error *err) {
     gpu_view b = gpu_view_of(call->t[2]);
     plain_weights<T> w = {b.data, b.stride[0]};
