@@ -170,7 +170,7 @@ static void plan_rest(headrace_engine *e) {
         p->device_bytes[MEM_WEIGHTS] = p->bytes[MEM_WEIGHTS];
         p->device_bytes[MEM_KV] = p->bytes[MEM_KV];
         p->device_bytes[MEM_MODEL] = ropes;
-        p->device_bytes[MEM_PROCESS] = vt_device_queue_bytes(e->device) * (mo->moe->any ? 2 : 1); /* copies of experts have one of their own */
+        p->device_bytes[MEM_PROCESS] = vt_device_queue_bytes(e->device) * (mo->moe->any ? 2 : 1) + model_capture_bytes(mo, e->device); /* copies of experts have a queue of their own */
     }
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
     p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + (size_t)mo->hp.n_embd * sizeof(float) + tables +
@@ -222,6 +222,7 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .max_segments = p->max_seqs,
         .max_pages = p->max_pages_per_seq,
         .max_head_rows = p->max_head_rows,
+        .capture = strcmp(config_text(c, CONFIG_KEY_CAPTURE), "off") != 0,
     };
     TRY(engine_routing_open(e, c, !pure, err));
     engine_routing_options(e, &mo);

@@ -102,11 +102,13 @@ static void build_step(headrace_engine *e, step *st) {
     }
 }
 
-static bool draws(const sequence *s) { return s->n_computed == s->n_tokens && s->n_tokens < s->n_prompt + s->max_new; }
+/* Whether a token is drawn once n_computed of its tokens are computed. */
+static bool draws_at(const sequence *s, int32_t n_computed) { return n_computed == s->n_tokens && s->n_tokens < s->n_prompt + s->max_new; }
+static bool draws(const sequence *s) { return draws_at(s, s->n_computed); }
 
 /* Whether the logits at a position of s are wanted; `last`: of its rows in this step. */
 static bool wants_row(const sequence *s, int32_t pos, bool last) {
-    if (last && draws(s)) return true;
+    if (last && draws_at(s, pos + 1)) return true;
     if (pos < s->n_scored) return false;
     return s->want_logits || (s->prompt_logprobs && (pos < s->n_prompt - 1 || pos == 0));
 }
@@ -120,6 +122,26 @@ static int32_t list_head_rows(headrace_engine *e, const step *st) {
         }
     }
     return n;
+}
+
+static bool wants_embedding(const sequence *s) { return s->pooling != HEADRACE_POOLING_NONE && s->finish == HEADRACE_FINISH_NONE; }
+
+/* Whether of a row of s nothing but the most likely id is used. */
+static bool wants_best(const sequence *s) {
+    return s->sampling.temperature == 0.0f && !sample_params_adjust(&s->sampling) && s->logits_hook == NULL && !s->want_logits && !s->want_logprobs && !s->prompt_logprobs;
+}
+
+/* The rows of the head go with the step, where they are few and nothing else of the model is asked for in between. */
+static void carry_head(headrace_engine *e, step *st) {
+    const int32_t n = list_head_rows(e, st);
+    if (n > e->plan.max_head_rows) return;
+    st->best_only = true;
+    for (int32_t i = 0; i < st->n_segments; i++) {
+        if (wants_embedding(e->seg_seq[i])) return;
+        if (!wants_best(e->seg_seq[i])) st->best_only = false;
+    }
+    st->head_rows = e->head_rows;
+    st->n_head_rows = n;
 }
 
 static bool is_stop_id(const sequence *s, int32_t token) {
@@ -137,8 +159,13 @@ static void accept(headrace_engine *e, sequence *s, int32_t token, const float *
     if (s->finish == HEADRACE_FINISH_NONE && s->n_tokens == s->n_prompt + s->max_new) s->finish = HEADRACE_FINISH_LENGTH;
 }
 
-static status draw(headrace_engine *e, sequence *s, const float *row, int32_t *token, error *err) {
+/* row NULL: all that is known of it is its most likely id. */
+static status draw(headrace_engine *e, sequence *s, const float *row, int32_t best, int32_t *token, error *err) {
     const float *used = row;
+    if (row == NULL) {
+        *token = best;
+        return best >= 0 ? STATUS_OK : sampler_refuse(s->n_tokens, err);
+    }
     const bool adjust = sample_params_adjust(&s->sampling);
     if (adjust || s->logits_hook != NULL) {
         float *own = e->sampler.row;
@@ -154,7 +181,7 @@ static status draw(headrace_engine *e, sequence *s, const float *row, int32_t *t
 }
 
 /* What one row of logits is for: a token of the prompt that it foretells, the next token. */
-static void use_row(headrace_engine *e, sequence *s, int32_t r, const float *row) {
+static void use_row(headrace_engine *e, sequence *s, int32_t r, const float *row, int32_t best) {
     const int32_t pos = e->pos[r];
     if (s->prompt_logprobs && pos >= s->n_scored && pos < s->n_prompt) {
         if (pos == 0) event_prompt(e, s, 0, NULL);
@@ -164,15 +191,15 @@ static void use_row(headrace_engine *e, sequence *s, int32_t r, const float *row
     if (s->finish != HEADRACE_FINISH_NONE || r != s->step_first + s->step_rows - 1 || !draws(s)) return;
     error err = {0};
     int32_t token;
-    if (draw(e, s, row, &token, &err) != STATUS_OK) {
+    if (draw(e, s, row, best, &token, &err) != STATUS_OK) {
         fail(s, &err);
     } else {
         accept(e, s, token, row);
     }
 }
 
-/* One batch of logits rows: those of one sequence lie together. */
-static void use_logits(headrace_engine *e, const float *logits, const int32_t *rows, int32_t n, int32_t *seg) {
+/* One batch of logits rows, or of their most likely ids: those of one sequence lie together. */
+static void use_logits(headrace_engine *e, const float *logits, const int32_t *best, const int32_t *rows, int32_t n, int32_t *seg) {
     const size_t vocab = (size_t)e->sampler.n_vocab;
     for (int32_t i = 0; i < n;) {
         while (rows[i] >= e->segments[*seg].first_row + e->segments[*seg].n_rows) ++*seg;
@@ -182,7 +209,7 @@ static void use_logits(headrace_engine *e, const float *logits, const int32_t *r
         while (sent < k && e->pos[rows[sent]] < s->n_scored) sent++; /* computed anew after a preemption */
         if (s->finish == HEADRACE_FINISH_NONE && s->want_logits && sent < k) event_logits(e, s, logits + (size_t)sent * vocab, k - sent, e->pos[rows[sent]]);
         for (; i < k; i++) {
-            if (s->finish == HEADRACE_FINISH_NONE) use_row(e, s, rows[i], logits + (size_t)i * vocab);
+            if (s->finish == HEADRACE_FINISH_NONE) use_row(e, s, rows[i], logits != NULL ? logits + (size_t)i * vocab : NULL, best != NULL ? best[i] : -1);
         }
     }
 }
@@ -212,18 +239,19 @@ static status run_heads(headrace_engine *e, const step *st, error *err) {
     const int32_t n = list_head_rows(e, st), most = e->plan.max_head_rows;
     for (int32_t i = 0; i < n; i += most) {
         const int32_t k = n - i < most ? n - i : most;
-        const float *logits;
+        const float *logits = NULL;
+        const int32_t *best = NULL;
         mem_guard_begin(e->m);
-        status rc = model_head(e->model, e->head_rows + i, k, &logits, err);
+        status rc = model_best(e->model, e->head_rows + i, k, &best) ? STATUS_OK : model_head(e->model, e->head_rows + i, k, &logits, err);
         mem_guard_end(e->m);
         if (rc == STATUS_OK) rc = check_source(e, err);
         TRY(rc);
-        use_logits(e, logits, e->head_rows + i, k, &seg);
+        use_logits(e, logits, best, e->head_rows + i, k, &seg);
     }
     return STATUS_OK;
 }
 
-static bool wants_embedding(const sequence *s) { return s->pooling != HEADRACE_POOLING_NONE && s->finish == HEADRACE_FINISH_NONE && s->n_computed >= s->n_prompt; }
+static bool gives_embedding(const sequence *s) { return wants_embedding(s) && s->n_computed >= s->n_prompt; }
 
 /* For the sequences whose prompt ended in this step, a batch of rows at a time. */
 static status run_embeddings(headrace_engine *e, const step *st, error *err) {
@@ -232,7 +260,7 @@ static status run_embeddings(headrace_engine *e, const step *st, error *err) {
         const int32_t first = i;
         for (; i < st->n_segments && n < e->plan.max_head_rows; i++) {
             const sequence *s = e->seg_seq[i];
-            if (wants_embedding(s)) e->head_rows[n++] = s->step_first + s->step_rows - 1 - (s->n_computed - s->n_prompt);
+            if (gives_embedding(s)) e->head_rows[n++] = s->step_first + s->step_rows - 1 - (s->n_computed - s->n_prompt);
         }
         if (n == 0) break;
         const float *hidden;
@@ -243,7 +271,7 @@ static status run_embeddings(headrace_engine *e, const step *st, error *err) {
         TRY(rc);
         for (int32_t k = first; k < i; k++) {
             sequence *s = e->seg_seq[k];
-            if (!wants_embedding(s)) continue;
+            if (!gives_embedding(s)) continue;
             s->pooling = HEADRACE_POOLING_NONE;
             event_embedding(e, s, hidden);
             hidden += e->model->hp.n_embd;
@@ -257,6 +285,7 @@ static void run_step(headrace_engine *e) {
     step st;
     mem_guard_begin(e->m);
     build_step(e, &st);
+    carry_head(e, &st);
     mem_guard_end(e->m);
     if (e->threads != NULL) pool_step_begin(e->threads);
     status rc = compute(e, &st, &err);

@@ -88,9 +88,11 @@ static int32_t keep_best(sampler *s, const sample_params *sp, double total) {
     return kept > 0 ? kept : 1;
 }
 
+status sampler_refuse(int32_t position, error *err) { return error_set(err, STATUS_FAILED, "engine: the logits of position %d are not finite", position - 1); }
+
 status sampler_draw(sampler *s, const float *logits, const sample_params *sp, int32_t position, int32_t *out, error *err) {
     const int32_t best = first_maximum(logits, s->n_vocab);
-    if (best < 0) return error_set(err, STATUS_FAILED, "engine: the logits of position %d are not finite", position - 1);
+    if (best < 0) return sampler_refuse(position, err);
     if (sp->temperature == 0.0f) {
         *out = best;
         return STATUS_OK;

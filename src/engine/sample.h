@@ -73,6 +73,9 @@ void sampler_adjust(sampler *s, float *row, const sample_params *sp, const int32
  */
 NODISCARD status sampler_draw(sampler *s, const float *logits, const sample_params *sp, int32_t position, int32_t *out, error *err);
 
+/** What a row that holds a NaN or no finite maximum says. */
+status sampler_refuse(int32_t position, error *err);
+
 /** Natural logarithm of softmax(row), of `id` and of the n_top likeliest (<= SAMPLE_MAX_TOP, <= n_vocab), in F64. */
 void sampler_logprobs(const sampler *s, const float *row, int32_t id, int32_t n_top, sample_logprobs *out);
 

@@ -151,6 +151,7 @@ static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x
 /* The router's choice on the host: the one wait inside a layer. */
 static status read_choice(block_ctx *c, const vt_tensor *ids, const vt_tensor *weights, size_t bytes) {
     model_moe *moe = c->m->moe;
+    c->m->pass_waited = true;
     status rc = vt_copy(c->q, moe->ids, ids->data, bytes);
     if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, weights->data, bytes);
     if (rc == STATUS_OK) rc = vt_queue_sync(c->q);

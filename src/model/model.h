@@ -70,6 +70,7 @@ typedef struct model_options {
     int32_t max_segments;
     int32_t max_pages;      /* of one sequence */
     int32_t max_head_rows;  /* logits rows per model_head */
+    bool capture;           /* steps that repeat are captured, where the device can */
     model_observer *observe; /* NULL: none */
     model_routing_observer *observe_routing; /* NULL: none */
     model_routing_override *override_routing; /* NULL: none; before the observer */
@@ -114,8 +115,14 @@ struct model {
     vt_buffer workspace, meta_buf, weight_buf, rope_buf;
     vt_buffer host_logits;  /* when the device is not host-addressable */
     vt_tensor ids, pos, row_seg, pages[STEP_MAX_GROUPS], head_rows; /* device copies of the step */
+    int32_t step_pages;     /* entries of a page table's row in the step that was sent */
     vt_buffer meta_host;    /* the image of meta_buf on the host */
     vt_tensor x;            /* residual stream of the last step */
+    vt_tensor head_logits, head_best; /* of the last step's head rows, where it had any */
+    int32_t n_head_rows;    /* whose results are on the host; their list is in meta_host */
+    bool head_best_only;
+    struct model_capture *capture; /* model_capture.h; NULL: the device captures nothing, or is not to */
+    bool pass_waited;       /* for the device, within the pass: whoever does sets it */
     size_t ws_used, ws_peak;
     bool planning;
 };
@@ -145,6 +152,10 @@ NODISCARD status model_state_restore(model *mo, int32_t seq_slot, const void *ke
 
 /** Compute the step; the residual stream stays inside for model_head. A device failure leaves the model usable for the next step. */
 NODISCARD status model_forward(model *mo, const step *s, error *err);
+/** After the plan. Device memory that captured steps take at most. */
+size_t model_capture_bytes(const model *mo, const vt_device *device);
+/** Whether the step carried these head rows as best_only; *ids is host memory [n], valid until the next call on this model: the most likely id of each, -1 where a row holds a NaN or no finite maximum. */
+bool model_best(const model *mo, const int32_t *rows, int32_t n, const int32_t **ids);
 /** Logits of n (<= max_head_rows) rows of the last step: *logits is host memory [n, vocab], valid until the next call on this model. */
 NODISCARD status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err);
 /** Whether the head is the plain one (block_head), so that what it multiplies is a hidden state worth having. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/block_moe.h"
+#include "model/model_capture.h"
 #include "model/model_widen.h"
 
 enum { ARENA_CHUNK = 256 * 1024 };
@@ -373,6 +374,7 @@ status model_read_value(const model *mo, int slot, int layer, float otherwise, f
 }
 
 void model_set_cache(model *mo, int layer, vt_tensor k, vt_tensor v) {
+    model_capture_drop(mo);
     mo->k_cache[layer] = k;
     mo->v_cache[layer] = v;
 }
@@ -386,10 +388,11 @@ size_t model_page_bytes(const model *mo, int group) {
 
 int model_caches_of(const kv_group *g) { return g->kind == LAYER_LATENT ? 1 : 2; }
 
-size_t model_logits_bytes(const model *mo) { return (size_t)mo->opt.max_head_rows * (size_t)mo->hp.n_vocab * sizeof(float); }
+size_t model_logits_bytes(const model *mo) { return (size_t)mo->opt.max_head_rows * ((size_t)mo->hp.n_vocab * sizeof(float) + sizeof(int32_t)); }
 
 void model_close(model *mo) {
     if (mo == NULL) return;
+    model_capture_drop(mo);
     model_moe_close(mo);
     vt_buffer_free(&mo->state_buf);
     vt_buffer_free(&mo->workspace);

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "model/block_moe.h"
+#include "model/model_capture.h"
 #include "model/model_widen.h"
 #include "moe/staged_upload.h"
 
@@ -31,6 +32,7 @@ static void make_ctx(model *mo, vt_queue *q, int32_t n_rows, int32_t n_segments,
 static status observe(block_ctx *c, int layer) {
     const model *mo = c->m;
     if (mo->planning || mo->opt.observe == NULL) return STATUS_OK;
+    c->m->pass_waited = true;
     TRY(vt_queue_sync(c->q));
     mo->opt.observe(mo->opt.observe_ctx, layer, &mo->x);
     return STATUS_OK;
@@ -63,6 +65,13 @@ static status run_head(block_ctx *c, const vt_tensor *rows, vt_tensor *logits) {
     TRY(vt_gather_rows(c->q, &x, &mo->x, rows, c->err));
     c->n_rows = (int32_t)n;
     return mo->arch->head(c, x, *logits);
+}
+
+/* The most likely id of each row. */
+static status run_best(block_ctx *c, const vt_tensor *logits, vt_tensor *best) {
+    TRY(ws_take(c, VT_I32, 1, logits->dim[0], best));
+    *best = vt_tensor_1d(best->data, VT_I32, best->device, best->dim[1]);
+    return vt_argmax(c->q, best, logits, c->err);
 }
 
 /* The rows as block_head sees them behind the final norm. */
@@ -204,14 +213,21 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     mo->plan_meta_bytes = lay_out_largest(mo, queue->device, NULL);
     place_for_plan(mo, queue->device);
 
+    mo->capture = NULL;
+    if (opt->capture && (queue->caps & VT_CAP_BIT(VT_CAP_CAPTURE)) != 0) {
+        mo->capture = arena_calloc(mo->arena, 1, sizeof *mo->capture);
+        if (mo->capture == NULL) return error_set(err, STATUS_NO_MEMORY, "model: no memory for the plan");
+        mo->capture->on = true;
+    }
     block_ctx c;
-    vt_tensor logits;
+    vt_tensor logits, best;
     make_ctx(mo, &recording, opt->max_rows, opt->max_segments, opt->max_pages, err, &c);
     mo->planning = true;
     mo->ws_peak = 0;
     status rc = model_plan_widening(&c);
     if (rc == STATUS_OK) rc = run_layers(&c);
     if (rc == STATUS_OK) rc = run_head(&c, &mo->head_rows, &logits);
+    if (rc == STATUS_OK) rc = run_best(&c, &logits, &best);
     mo->planning = false;
     TRY(rc);
     mo->plan_workspace_bytes = mo->ws_peak;
@@ -363,9 +379,20 @@ static int32_t *image(const model *mo, const vt_tensor *t) {
     return (int32_t *)(void *)((char *)mo->meta_host.data + ((const char *)t->data - (const char *)mo->meta_buf.data));
 }
 
+/* Page tables into rows of `width`; no row of a segment looks behind its own. */
+static void copy_pages(int32_t *to, int32_t width, const int32_t *from, int32_t n, int32_t n_segments) {
+    for (int32_t i = 0; i < n_segments; i++) {
+        memcpy(to + (size_t)i * (size_t)width, from + (size_t)i * (size_t)n, (size_t)n * sizeof *to);
+        for (int32_t p = n; p < width; p++) to[(size_t)i * (size_t)width + (size_t)p] = -1;
+    }
+}
+
 /* The step as one copy. The image may be written: whatever was sent before is there, since every step and every head ends with a wait. */
 static status upload_step(model *mo, const step *s) {
-    const size_t n = (size_t)s->n_rows, end = lay_out_meta(mo, mo->queue->device, mo->meta_buf.data, s->n_rows, s->n_segments, s->max_pages);
+    const int32_t width = mo->step_pages = model_capture_pages(mo, s);
+    const size_t n = (size_t)s->n_rows, end = lay_out_meta(mo, mo->queue->device, mo->meta_buf.data, s->n_rows, s->n_segments, width);
+    const void *from = s->n_head_rows > 0 ? mo->meta_buf.data : mo->ids.data;
+    if (s->n_head_rows > 0) memcpy(image(mo, &mo->head_rows), s->head_rows, (size_t)s->n_head_rows * sizeof *s->head_rows);
     memcpy(image(mo, &mo->ids), s->ids, n * sizeof *s->ids);
     memcpy(image(mo, &mo->pos), s->pos, n * sizeof *s->pos);
     int32_t *row_seg = image(mo, &mo->row_seg), *slots = image(mo, &mo->seg_slot);
@@ -373,9 +400,9 @@ static status upload_step(model *mo, const step *s) {
         slots[i] = s->segments[i].seq_slot;
         for (int32_t r = 0; r < s->segments[i].n_rows; r++) row_seg[s->segments[i].first_row + r] = i;
     }
-    for (int32_t g = 0; g < mo->n_groups; g++) memcpy(image(mo, &mo->pages[g]), s->pages[g], (size_t)s->n_segments * (size_t)s->max_pages * sizeof(int32_t));
-    const size_t first = (size_t)((const char *)mo->ids.data - (const char *)mo->meta_buf.data);
-    return vt_copy(mo->queue, mo->ids.data, (const char *)mo->meta_host.data + first, end - first);
+    for (int32_t g = 0; g < mo->n_groups; g++) copy_pages(image(mo, &mo->pages[g]), width, s->pages[g], s->max_pages, s->n_segments);
+    const size_t first = (size_t)((const char *)from - (const char *)mo->meta_buf.data);
+    return vt_copy(mo->queue, (char *)mo->meta_buf.data + first, (const char *)mo->meta_host.data + first, end - first);
 }
 
 /* After a failure: nothing that was queued runs on, and no expert is leased or believed that may not have arrived. */
@@ -385,20 +412,64 @@ static status give_up(model *mo, status rc) {
     return rc;
 }
 
-status model_forward(model *mo, const step *s, error *err) {
+/* Queues all layers, and the head where the step carries rows for it. */
+static status queue_pass(model *mo, const step *s, error *err) {
+    block_ctx c;
+    make_ctx(mo, mo->queue, s->n_rows, s->n_segments, mo->step_pages, err, &c);
+    TRY(run_layers(&c));
+    if (s->n_head_rows == 0) return STATUS_OK;
+    const size_t mark = mo->ws_used;
+    const vt_tensor rows = vt_tensor_slice(mo->head_rows, 0, 0, s->n_head_rows);
+    make_ctx(mo, mo->queue, s->n_head_rows, 1, 1, err, &c);
+    TRY(run_head(&c, &rows, &mo->head_logits));
+    if (s->best_only) TRY(run_best(&c, &mo->head_logits, &mo->head_best));
+    mo->ws_used = mark;
+    return STATUS_OK;
+}
+
+/* Where results are on the host: the most likely ids lie behind the logits. */
+static void *host_best(const model *mo) { return (char *)mo->host_logits.data + model_logits_bytes(mo) - (size_t)mo->opt.max_head_rows * sizeof(int32_t); }
+
+static status queue_results(model *mo, const step *s) {
+    if (s->n_head_rows == 0 || mo->host_logits.data == NULL) return STATUS_OK;
+    const size_t n = (size_t)s->n_head_rows;
+    return s->best_only ? vt_copy(mo->queue, host_best(mo), mo->head_best.data, n * sizeof(int32_t)) : vt_copy(mo->queue, mo->host_logits.data, mo->head_logits.data, n * (size_t)mo->hp.n_vocab * sizeof(float));
+}
+
+static status check_step(const model *mo, const step *s, error *err) {
     if (s->n_rows < 1 || s->n_rows > mo->opt.max_rows || s->n_segments < 1 || s->n_segments > mo->opt.max_segments || s->max_pages > mo->opt.max_pages ||
-        s->n_groups != mo->n_groups) {
+        s->n_groups != mo->n_groups || s->n_head_rows > mo->opt.max_head_rows) {
         return error_set(err, STATUS_BUG, "model: a step of %d rows, %d segments and %d pages exceeds the plan (%d, %d, %d)", s->n_rows, s->n_segments, s->max_pages,
                          mo->opt.max_rows, mo->opt.max_segments, mo->opt.max_pages);
     }
+    return STATUS_OK;
+}
+
+status model_forward(model *mo, const step *s, error *err) {
+    TRY(check_step(mo, s, err));
+    mo->n_head_rows = 0;
     status rc = upload_step(mo, s);
     if (rc != STATUS_OK) return give_up(mo, error_set(err, rc, "model: copying the step to the device failed"));
-    block_ctx c;
-    make_ctx(mo, mo->queue, s->n_rows, s->n_segments, s->max_pages, err, &c);
-    rc = run_layers(&c);
+    const capture_key key = {.n_rows = s->n_rows, .n_segments = s->n_segments, .max_pages = mo->step_pages, .n_head_rows = s->n_head_rows, .best = s->best_only};
+    rc = model_capture_run(mo, model_capture_takes(mo, s) ? &key : NULL, queue_pass, s, err);
     if (rc != STATUS_OK) return give_up(mo, rc);
-    rc = vt_queue_sync(mo->queue); /* what is remembered of these rows (pages, states, experts) is there */
-    return rc == STATUS_OK ? rc : give_up(mo, error_set(err, rc, "model: the device failed in a step (%s)", status_name(rc)));
+    rc = queue_results(mo, s);
+    if (rc == STATUS_OK) rc = vt_queue_sync(mo->queue); /* what is remembered of these rows (pages, states, experts) is there */
+    if (rc != STATUS_OK) return give_up(mo, error_set(err, rc, "model: the device failed in a step (%s)", status_name(rc)));
+    mo->n_head_rows = s->n_head_rows;
+    mo->head_best_only = s->best_only;
+    return STATUS_OK;
+}
+
+/* Whether the last step carried these rows for the head. */
+static bool carried(const model *mo, const int32_t *rows, int32_t n, bool best) {
+    return n > 0 && mo->n_head_rows == n && mo->head_best_only == best && memcmp(image(mo, &mo->head_rows), rows, (size_t)n * sizeof *rows) == 0;
+}
+
+bool model_best(const model *mo, const int32_t *rows, int32_t n, const int32_t **ids) {
+    if (!carried(mo, rows, n, true)) return false;
+    *ids = mo->host_logits.data != NULL ? host_best(mo) : mo->head_best.data;
+    return true;
 }
 
 typedef status row_part(block_ctx *c, const vt_tensor *rows, vt_tensor *out);
@@ -426,12 +497,17 @@ static status part_of_rows(model *mo, row_part *part, const int32_t *rows, int32
 static status run_rows(model *mo, row_part *part, const int32_t *rows, int32_t n, const float **values, error *err) {
     if (n < 1 || n > mo->opt.max_head_rows) return error_set(err, STATUS_BUG, "model: %d rows exceed the plan of %d", n, mo->opt.max_head_rows);
     const size_t mark = mo->ws_used;
+    mo->n_head_rows = 0;
     const status rc = part_of_rows(mo, part, rows, n, values, err);
     mo->ws_used = mark;
     return rc == STATUS_OK ? rc : give_up(mo, rc);
 }
 
-status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) { return run_rows(mo, run_head, rows, n, logits, err); }
+status model_head(model *mo, const int32_t *rows, int32_t n, const float **logits, error *err) {
+    if (!carried(mo, rows, n, false)) return run_rows(mo, run_head, rows, n, logits, err);
+    *logits = mo->host_logits.data != NULL ? mo->host_logits.data : mo->head_logits.data;
+    return STATUS_OK;
+}
 
 bool model_gives_hidden(const model *mo) { return mo->arch->head == block_head; }
 

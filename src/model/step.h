@@ -6,6 +6,7 @@
 #ifndef HEADRACE_MODEL_STEP_H
 #define HEADRACE_MODEL_STEP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { STEP_MAX_GROUPS = 8 };
@@ -23,6 +24,9 @@ typedef struct step {
     int32_t n_groups;
     const int32_t *pages[STEP_MAX_GROUPS]; /* per KV group [n_segments, max_pages] */
     int32_t max_pages;
+    const int32_t *head_rows;  /* [n_head_rows] that model_head will be asked for: computed with the step. n_head_rows 0: none */
+    int32_t n_head_rows;
+    bool best_only;            /* of them the most likely id alone is wanted (model_best) */
 } step;
 
 #endif

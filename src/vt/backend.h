@@ -137,6 +137,7 @@ typedef struct vt_backend {
     void (*graph_destroy)(void *dev, void *graph);
 
     uint64_t (*queue_bytes)(void *dev); /* device memory that comes with each queue. NULL: none */
+    uint64_t (*graph_bytes)(void *dev); /* and that a captured graph takes at most. NULL: none */
 } vt_backend;
 
 /** Entry of a shared object libheadrace-NAME.so: NULL and a reason when it cannot serve this core's ABI. */

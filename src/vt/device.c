@@ -273,3 +273,28 @@ status vt_fence_wait_host(vt_device *d, vt_fence f) {
 }
 
 bool vt_fence_done(vt_device *d, vt_fence f) { return d->backend->vtable.fence_done ? d->backend->vtable.fence_done(d->dev, f) : true; }
+
+/* ---- capture ---- */
+
+status vt_capture_begin(vt_queue *q) {
+    const vt_backend *v = working(q);
+    if (!v || !v->capture_begin || (q->caps & VT_CAP_BIT(VT_CAP_CAPTURE)) == 0) return STATUS_UNSUPPORTED;
+    return v->capture_begin(q->dev, q->handle);
+}
+
+status vt_capture_end(vt_queue *q, void **graph) {
+    const vt_backend *v = working(q);
+    *graph = NULL;
+    return v && v->capture_end ? v->capture_end(q->dev, q->handle, graph) : STATUS_UNSUPPORTED;
+}
+
+status vt_replay(vt_queue *q, void *graph) {
+    const vt_backend *v = working(q);
+    return v && v->replay ? v->replay(q->dev, q->handle, graph) : STATUS_UNSUPPORTED;
+}
+
+void vt_graph_destroy(vt_device *d, void *graph) {
+    if (graph && d->backend->vtable.graph_destroy) d->backend->vtable.graph_destroy(d->dev, graph);
+}
+
+uint64_t vt_device_graph_bytes(const vt_device *d) { return d->backend->vtable.graph_bytes ? d->backend->vtable.graph_bytes(d->dev) : 0; }

@@ -215,3 +215,16 @@ status vt_add(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_te
     op_check_apart(&c, OUT, B);
     return op_check_run(&c, op_check_sig(&c, A, B, OUT), OUT);
 }
+
+status vt_argmax(vt_queue *q, const vt_tensor *ids, const vt_tensor *x, error *err) {
+    enum { IDS, X };
+    op_check c = op_check_begin(q, VT_OP_ARGMAX, err);
+    op_check_out(&c, "ids", ids, 1, 1);
+    op_check_in(&c, "x", x, 2, 2);
+    op_check_dtype(&c, IDS, VT_I32);
+    op_check_same_dim(&c, IDS, 0, X, 0);
+    OP_CHECK(&c, op_check_is_empty(&c, IDS) || (op_check_dim(&c, X, 1) > 0 && op_check_dim(&c, X, 1) <= INT32_MAX), "x has rows of %lld",
+             (long long)op_check_dim(&c, X, 1));
+    op_check_apart(&c, IDS, X);
+    return op_check_run(&c, op_check_sig(&c, X, -1, -1), IDS);
+}

@@ -166,4 +166,7 @@ typedef struct vt_gated_delta_params { int32_t n_k, d_k, n_v, d_v; bool a_is_dec
 NODISCARD status vt_gated_delta(vt_queue *q, const vt_tensor *out, const vt_tensor *qkv, const vt_tensor *a, const vt_tensor *b, const vt_tensor *a_log, const vt_tensor *dt_bias,
                                 const vt_tensor *state, const vt_recurrent_rows *rows, vt_gated_delta_params p, error *err);
 
+/** ids[t] = the first place of the largest of x[t,:], or -1 where the row holds a NaN or its largest is not finite. x F32 [T,N], N >= 1; ids I32 [T]. */
+NODISCARD status vt_argmax(vt_queue *q, const vt_tensor *ids, const vt_tensor *x, error *err);
+
 #endif

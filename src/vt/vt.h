@@ -123,6 +123,16 @@ NODISCARD status vt_fence_wait(vt_queue *q, vt_fence f);      /* later work of q
 NODISCARD status vt_fence_wait_host(vt_device *d, vt_fence f); /* the caller blocks until f */
 bool vt_fence_done(vt_device *d, vt_fence f);
 
+/**
+ * Work that repeats (VT_CAP_CAPTURE). Between begin and end a queue keeps kernels, copies and fills instead of running them, and nothing may wait for it; the graph that end gives runs them
+ * again at each replay, in order, with the addresses and numbers of the capture. After a failed end the queue works as before, and nothing was run. A graph goes before its device.
+ */
+NODISCARD status vt_capture_begin(vt_queue *q);
+NODISCARD status vt_capture_end(vt_queue *q, void **graph);
+NODISCARD status vt_replay(vt_queue *q, void *graph);
+void vt_graph_destroy(vt_device *d, void *graph);
+uint64_t vt_device_graph_bytes(const vt_device *d); /* device memory that each graph takes at most */
+
 /** Signature helper: unused places VT_NONE. */
 vt_sig vt_sig_make(vt_dtype a, vt_dtype b, vt_dtype c);
 void vt_sig_format(vt_op op, vt_sig sig, char *text, size_t n); /* "a=f32 b=q4_1 out=f32" */

@@ -78,6 +78,7 @@ static void nothing_left(void) {
     assert_int_equal(gpu->n.live_fences, 0);
     assert_int_equal(gpu->n.live_queues, 0);
     assert_int_equal(gpu->n.live_pinned, 0);
+    assert_int_equal(gpu->n.live_graphs, 0);
     assert_int_equal(gpu->n.open, 0);
     assert_int_equal(errors_logged, 0);
 }
@@ -168,6 +169,72 @@ static void streamed(void **state) {
         }
     }
     assert_true(n_both > 0);
+}
+
+/* The tokens of a few prompts at once, `of` of them, generated from what is most likely. */
+static void tokens_of(const reference *a, headrace_engine *e, int of, int32_t max_tokens, int32_t (*tokens)[512]) {
+    support_run r[SUPPORT_MOST_TOGETHER];
+    for (int i = 0; i < of; i++) r[i] = (support_run){.ids = a->alone.prompts[i % a->alone.n].ids, .n_ids = a->alone.prompts[i % a->alone.n].n_ids, .max_tokens = max_tokens - 3 * i};
+    support_go(e, r, of);
+    for (int i = 0; i < of; i++) {
+        assert_int_equal(r[i].n_tokens, max_tokens - 3 * i);
+        memcpy(tokens[i], r[i].tokens, (size_t)r[i].n_tokens * sizeof **tokens);
+        support_run_free(&r[i]);
+    }
+}
+
+/* Decode steps that repeat are replayed with the bits of those that were launched: other ids, positions, pages and slots each time, also of more pages than a graph was captured for. */
+static void captured(void **state) {
+    const reference *a = *state;
+    static int32_t want[SUPPORT_MOST_TOGETHER][512], got[SUPPORT_MOST_TOGETHER][512];
+    const int32_t many = 260; /* behind the 16 pages that the first graphs have */
+    headrace_engine *cpu = support_load(fixture, "device", "cpu", "threads", "2", "prefix-cache", "false", NULL);
+    for (int i = 0; i < SUPPORT_MOST_TOGETHER; i++) memset(want[i], 0, sizeof want[i]);
+    tokens_of(a, cpu, 3, many, want);
+    headrace_free(cpu);
+    for (posed_time t = POSED_LATE; t <= POSED_MIXED; t++) {
+        posed_clear(gpu);
+        gpu->time = t;
+        headrace_engine *e = support_load(fixture, "device", "cuda", "threads", "1", "prefix-cache", "false", NULL);
+        const uint64_t allocs = gpu->n.allocs;
+        for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n++) assert_int_equal(support_same_bits(&a->alone, e, n, n, 1), n);
+        const uint64_t captures = gpu->n.captures;
+        for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n++) assert_int_equal(support_same_bits(&a->alone, e, 0, n, 1), n);
+        assert_true(gpu->n.captures <= captures + 3); /* nothing but other numbers of rows where prompts of other lengths end */
+        memset(got, 0, sizeof got);
+        tokens_of(a, e, 3, many, got);
+        for (int i = 0; i < 3; i++) assert_memory_equal(got[i], want[i], sizeof want[i]);
+        assert_int_equal(support_stats(e).n_hot_allocations, 0);
+        assert_int_equal(gpu->n.allocs, allocs);
+        if (!a->experts) assert_true(gpu->n.captures > 4 && gpu->n.replays > 3 * (uint64_t)many / 2);
+        headrace_free(e);
+        nothing_left();
+    }
+    posed_clear(gpu);
+    headrace_engine *e = support_load(fixture, "device", "cuda", "capture", "off", NULL);
+    assert_int_equal(support_same_bits(&a->alone, e, 0, 2, 1), 2);
+    assert_int_equal(gpu->n.captures + gpu->n.replays, 0);
+    headrace_free(e);
+    nothing_left();
+}
+
+/* A device that captures no more is used without, and it is said once. */
+static void capture_fails(void **state) {
+    const reference *a = *state;
+    if (a->experts) return;
+    for (int k = 0; k < 6; k++) {
+        posed_clear(gpu);
+        warnings_logged = 0;
+        *(k % 2 == 0 ? &gpu->fail.capture_begin : &gpu->fail.capture_end) = k / 2;
+        headrace_engine *e = support_load(fixture, "device", "cuda", "threads", "1", NULL);
+        for (int n = 1; n <= 4; n++) assert_int_equal(support_same_bits(&a->alone, e, 0, n, 1), n);
+        assert_int_equal(gpu->n.faults, 1);
+        assert_int_equal(warnings_logged, 1);
+        if (strstr(warning, "not captured") == NULL) fail_msg("\"%s\"", warning);
+        assert_int_equal(gpu->n.captures, k / 2);
+        headrace_free(e);
+        nothing_left();
+    }
 }
 
 static void generated(void **state) {
@@ -500,6 +567,7 @@ static void faults_of_steps(const reference *a, bool stream) {
     assert_int_equal(first.n_tokens, SHORT_TOKENS);
     for (size_t f = 0; f < N_KINDS; f++) {
         int n_fired = 0;
+        if (strncmp(kinds[f].name, "capture", 7) == 0) continue; /* fails nobody: capture_fails */
         for (int64_t k = 0;; k++) {
             gpu->time = (posed_time)(k % 3);
             arm(&kinds[f], k);
@@ -515,7 +583,8 @@ static void faults_of_steps(const reference *a, bool stream) {
         print_message("%s: %s: %d faults\n", stream ? "streamed" : "resident", kinds[f].name, n_fired);
         const bool of_a_step = strcmp(kinds[f].name, "alloc") != 0 && strcmp(kinds[f].name, "pinned") != 0 && strcmp(kinds[f].name, "fence_create") != 0 && strcmp(kinds[f].name, "queue") != 0;
         const bool of_experts = strncmp(kinds[f].name, "fence", 5) == 0 && !(stream || (a->experts && strcmp(kinds[f].name, "fence_record") == 0));
-        assert_true((n_fired > 0) == (of_a_step && !of_experts)); /* and nothing is allocated in a step */
+        const bool of_replays = strcmp(kinds[f].name, "replay") == 0 && gpu->n.live_graphs == 0;
+        assert_true((n_fired > 0) == (of_a_step && !of_experts && !of_replays)); /* and nothing is allocated in a step */
     }
     assert_int_equal(support_stats(e).n_hot_allocations, 0);
     assert_true((support_stats(e).expert_failures > 0) == stream); /* nothing was read badly: the device's */
@@ -652,7 +721,7 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
-    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(generated, begin_clean)};
+    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
     const struct CMUnitTest rows[] = {cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
                                       cmocka_unit_test_setup(passed_over_leaves_nothing, begin_clean), cmocka_unit_test_setup(all_that_is_free, begin_clean),
                                       cmocka_unit_test_setup(unpinned, begin_clean)};

@@ -145,6 +145,10 @@ vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
         s.t[6] = place(&p, VT_F32, 2, 8, 0, 0);
         for (int i = 7; i < 10; i++) s.t[i] = place(&p, VT_I32, 1, 0, 0, 0);
         break;
+    case VT_OP_ARGMAX:
+        s.t[0] = place(&p, VT_I32, 2, 0, 0, 0);
+        s.t[1] = place(&p, a, 2, 8, 0, 0);
+        break;
     default:
         fail_msg("op %s has no sample: add one", vt_op_name(op));
     }
@@ -197,6 +201,8 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
         return vt_swiglu_clamp_and_mul(q, &t[0], &t[1], (vt_swiglu_params){1.7f, 7, false}, err);
     case VT_OP_MUL_SIGMOID:
         return vt_mul_sigmoid(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_ARGMAX:
+        return vt_argmax(q, &s->t[0], &s->t[1], err);
     case VT_OP_SOFTCAP:
         return vt_softcap(q, &t[0], &t[1], 30.0f, err);
     case VT_OP_CAUSAL_CONV_SILU:

@@ -40,8 +40,15 @@ struct posed_fence {
     uint64_t ticket, done;
 };
 
+typedef struct posed_graph {
+    posed_device *device;
+    command *commands;
+    int n, cap;
+} posed_graph;
+
 struct posed_queue {
     posed_device *device;
+    posed_graph *capturing; /* NULL: commands are run */
     command commands[MAX_COMMANDS]; /* a ring */
     int first, n;
 };
@@ -104,7 +111,7 @@ static uint64_t bytes_taken(const posed_device *d) {
     uint64_t n = d->gpu->others;
     for (int i = 0; i < d->n_allocs; i++) n += d->allocs[i].bytes;
     for (int i = 0; i < MAX_QUEUES; i++) n += d->queues[i] != NULL ? d->gpu->queue_bytes : 0;
-    return n;
+    return n + (uint64_t)d->gpu->n.live_graphs * d->gpu->graph_bytes;
 }
 
 static bool has_room(const posed_device *d, uint64_t bytes) { return !d->gpu->exact || bytes_taken(d) + bytes <= d->gpu->total_bytes; }
@@ -248,7 +255,20 @@ static status drain_all(posed_device *d) {
     return d->error;
 }
 
+/* Where a captured command goes. No memory is a bug of the test. */
+static command *keep(posed_graph *g) {
+    if (g->n == g->cap) {
+        g->cap = g->cap > 0 ? 2 * g->cap : 64;
+        g->commands = realloc(g->commands, (size_t)g->cap * sizeof *g->commands);
+        if (g->commands == NULL) abort();
+    }
+    command *c = &g->commands[g->n++];
+    memset(c, 0, sizeof *c);
+    return c;
+}
+
 static command *push(posed_queue *q) {
+    if (q->capturing != NULL) return keep(q->capturing);
     if (q->n == MAX_COMMANDS) {
         command *c = &q->commands[q->first];
         q->first = (q->first + 1) % MAX_COMMANDS;
@@ -263,6 +283,7 @@ static command *push(posed_queue *q) {
 /* After each command, as the device's sense of time has it. */
 static status pushed(posed_queue *q) {
     posed_gpu *g = q->device->gpu;
+    if (q->capturing != NULL) return STATUS_OK;
     g->seed = g->seed * 6364136223846793005u + 1442695040888963407u;
     if (g->time == POSED_SOON || (g->time == POSED_MIXED && (g->seed >> 60) == 0)) (void)drain(q, NULL, 0);
     return STATUS_OK;
@@ -272,16 +293,23 @@ static status p_run(vt_queue *vq, const vt_call *call, error *err) {
     posed_queue *q = vq->handle;
     posed_gpu *g = q->device->gpu;
     if (fails(g, &g->fail.kernel)) return error_set(err, STATUS_FAILED, "posed: the launch of %s failed", vt_op_name(call->op));
-    g->n.kernels++;
+    g->n.kernels += q->capturing == NULL;
     command *c = push(q);
     c->kind = RUN;
     c->queue = *vq;
     c->call = *call;
-    c->fails = fails(g, &g->fail.late_kernel);
+    c->fails = q->capturing == NULL && fails(g, &g->fail.late_kernel);
     for (int i = 0; i < call->n_tensors; i++) {
         if (call->t[i] != NULL) c->t[i] = *call->t[i];
     }
     return pushed(q);
+}
+
+static void count_copy(posed_gpu *g, bool up, bool down, bool within, size_t bytes) {
+    g->n.uploads += up;
+    g->n.upload_bytes += up ? bytes : 0;
+    g->n.downloads += down;
+    g->n.device_copies += within;
 }
 
 static status p_copy(void *dev, void *handle, void *dst, const void *src, size_t bytes) {
@@ -291,10 +319,7 @@ static status p_copy(void *dev, void *handle, void *dst, const void *src, size_t
     if ((to && !is_live(d, dst, bytes)) || (from && !is_live(d, src, bytes))) return wrong(g, "a copy from or to memory that is not allocated");
     if (up && fails(g, &g->fail.upload)) return STATUS_FAILED;
     if (from && !to && fails(g, &g->fail.download)) return STATUS_FAILED;
-    g->n.uploads += up;
-    g->n.upload_bytes += up ? bytes : 0;
-    g->n.downloads += from && !to;
-    g->n.device_copies += from && to;
+    if (((posed_queue *)handle)->capturing == NULL) count_copy(g, up, from && !to, from && to, bytes);
     command *c = push(handle);
     c->kind = COPY;
     c->dst = dst;
@@ -346,6 +371,7 @@ static void p_queue_destroy(void *dev, void *handle) {
 
 static status p_sync(void *dev, void *handle) {
     posed_device *d = dev;
+    if (((posed_queue *)handle)->capturing != NULL) return wrong(d->gpu, "a queue that captures is waited for");
     d->gpu->n.syncs++;
     if (fails(d->gpu, &d->gpu->fail.sync)) d->error = STATUS_FAILED;
     (void)drain(handle, NULL, 0);
@@ -374,6 +400,7 @@ static status p_fence_record(void *dev, void *handle, vt_fence f) {
     posed_device *d = dev;
     posed_fence *fence = f.handle;
     if (fails(d->gpu, &d->gpu->fail.fence_record)) return STATUS_FAILED;
+    if (((posed_queue *)handle)->capturing != NULL) return wrong(d->gpu, "a fence is recorded in what is captured");
     fence->on = handle;
     fence->ticket = ++d->ticket;
     command *c = push(handle);
@@ -388,6 +415,7 @@ static status p_fence_wait(void *dev, void *handle, vt_fence f) {
     posed_fence *fence = f.handle;
     if (fails(d->gpu, &d->gpu->fail.fence_wait)) return STATUS_FAILED;
     if (fence->on == NULL) return STATUS_OK;
+    if (handle != NULL && ((posed_queue *)handle)->capturing != NULL) return wrong(d->gpu, "what is captured waits for a fence");
     if (handle == NULL) {
         if (!drain(fence->on, fence, fence->ticket)) return wrong(d->gpu, "the host waits for what never comes");
         return take_error(d);
@@ -404,6 +432,72 @@ static bool p_fence_done(void *dev, vt_fence f) {
     (void)dev;
     return fence->done >= fence->ticket;
 }
+
+/* ---- capture ---- */
+
+static status p_capture_begin(void *dev, void *handle) {
+    posed_device *d = dev;
+    posed_queue *q = handle;
+    if (fails(d->gpu, &d->gpu->fail.capture_begin)) return STATUS_FAILED;
+    if (q->capturing != NULL) return wrong(d->gpu, "a queue that captures begins again");
+    q->capturing = calloc(1, sizeof *q->capturing);
+    if (q->capturing == NULL) return STATUS_NO_MEMORY;
+    q->capturing->device = d;
+    return STATUS_OK;
+}
+
+static void free_graph(posed_graph *g) {
+    free(g->commands);
+    free(g);
+}
+
+static status p_capture_end(void *dev, void *handle, void **graph) {
+    posed_device *d = dev;
+    posed_queue *q = handle;
+    posed_graph *g = q->capturing;
+    if (g == NULL) return wrong(d->gpu, "a capture ends that was not begun");
+    q->capturing = NULL;
+    if (fails(d->gpu, &d->gpu->fail.capture_end)) {
+        free_graph(g);
+        return STATUS_FAILED;
+    }
+    if (!has_room(d, d->gpu->graph_bytes)) {
+        free_graph(g);
+        return STATUS_NO_MEMORY;
+    }
+    d->gpu->n.captures++;
+    d->gpu->n.live_graphs++;
+    *graph = g;
+    return STATUS_OK;
+}
+
+static status p_replay(void *dev, void *handle, void *graph) {
+    posed_device *d = dev;
+    posed_queue *q = handle;
+    const posed_graph *g = graph;
+    if (fails(d->gpu, &d->gpu->fail.replay)) return STATUS_FAILED;
+    if (g->device != d || q->capturing != NULL) return wrong(d->gpu, "a graph is replayed where it cannot be");
+    for (int i = 0; i < g->n; i++) {
+        const command *c = &g->commands[i];
+        command *to = push(q);
+        *to = *c;
+        if (c->kind == RUN) to->fails = fails(d->gpu, &d->gpu->fail.late_kernel);
+        d->gpu->n.kernels += c->kind == RUN;
+        if (c->kind == COPY) count_copy(d->gpu, is_device(d, c->dst) && !is_device(d, c->src), is_device(d, c->src) && !is_device(d, c->dst), is_device(d, c->src) && is_device(d, c->dst), c->bytes);
+        TRY(pushed(q));
+    }
+    d->gpu->n.replays++;
+    return STATUS_OK;
+}
+
+static void p_graph_destroy(void *dev, void *graph) {
+    posed_device *d = dev;
+    (void)!drain_all(d);
+    d->gpu->n.live_graphs--;
+    free_graph(graph);
+}
+
+static uint64_t p_graph_bytes(void *dev) { return ((posed_device *)dev)->gpu->graph_bytes; }
 
 /* ---- devices ---- */
 
@@ -476,7 +570,7 @@ posed_gpu *posed_add(vt_device_type type) {
     if (n_posed == POSED_MAX) return NULL;
     struct posed *p = &posed[n_posed];
     memset(p, 0, sizeof *p);
-    p->gpu = (posed_gpu){.type = type, .total_bytes = (uint64_t)512 << 20, .free_bytes = (uint64_t)256 << 20, .caps = VT_CAP_BIT(VT_CAP_ASYNC_COPY), .time = POSED_MIXED, .seed = 7, .probes = -1};
+    p->gpu = (posed_gpu){.type = type, .total_bytes = (uint64_t)512 << 20, .free_bytes = (uint64_t)256 << 20, .caps = VT_CAP_BIT(VT_CAP_ASYNC_COPY) | VT_CAP_BIT(VT_CAP_CAPTURE), .time = POSED_MIXED, .seed = 7, .probes = -1};
     posed_clear(&p->gpu);
     p->vtable = (vt_backend){
         .size = sizeof(vt_backend),
@@ -503,6 +597,11 @@ posed_gpu *posed_add(vt_device_type type) {
         .fence_wait = p_fence_wait,
         .fence_done = p_fence_done,
         .queue_bytes = p_queue_bytes,
+        .capture_begin = p_capture_begin,
+        .capture_end = p_capture_end,
+        .replay = p_replay,
+        .graph_destroy = p_graph_destroy,
+        .graph_bytes = p_graph_bytes,
     };
     n_posed++;
     return &p->gpu;
@@ -514,7 +613,7 @@ void posed_clear(posed_gpu *g) {
 #define X(field) g->fail.field = -1;
     POSED_FAULTS(X)
 #undef X
-    g->n.kernels = g->n.uploads = g->n.upload_bytes = g->n.downloads = g->n.device_copies = g->n.allocs = g->n.syncs = g->n.fences = g->n.faults = 0;
+    g->n.kernels = g->n.uploads = g->n.upload_bytes = g->n.downloads = g->n.device_copies = g->n.allocs = g->n.syncs = g->n.fences = g->n.faults = g->n.captures = g->n.replays = 0;
     g->wrong = NULL;
 }
 

@@ -6,6 +6,8 @@
  *   memory     a device address is in a range without access: who reads or writes it on the host dies. Kernels and copies go through a second view of it. Every tensor of a kernel
  *              must lie in one live allocation, every copy too, or the call fails. Fresh memory holds NaN
  *   time       queues keep their commands until somebody waits (POSED_LATE), run them at once (POSED_SOON), or some of them now and then (POSED_MIXED); fences complete in that order
+ *   capture    a queue that captures keeps kernels, copies and fills with their addresses and shapes as they are, and runs none of them; a replay queues them again. Waits, fences and copies
+ *              from ordinary host memory are errors there
  *   rows       those of the processor, one per op and signature; an op can be removed
  *   faults     the n-th kernel, allocation, upload, fence ... fails, once; a late one is only seen by whoever waits next
  *   counters   what was uploaded, allocated, run
@@ -32,7 +34,10 @@ typedef enum posed_time { POSED_LATE, POSED_SOON, POSED_MIXED } posed_time;
     X(fence_record)                                                                                                    \
     X(fence_wait)   /* of a queue or of the host */                                                                    \
     X(sync)                                                                                                            \
-    X(queue)
+    X(queue)                                                                                                           \
+    X(capture_begin)                                                                                                   \
+    X(capture_end)                                                                                                     \
+    X(replay)
 
 typedef struct posed_gpu {
     vt_device_type type;
@@ -43,7 +48,7 @@ typedef struct posed_gpu {
     posed_time time;
     uint64_t seed;                    /* POSED_MIXED */
     bool exact;                       /* what is free follows what is allocated, and what exceeds total_bytes is refused; free_then are bytes that somebody else has by then */
-    uint64_t queue_bytes, others;
+    uint64_t queue_bytes, graph_bytes, others;
     status refusal;                   /* of the queue that fails; 0: STATUS_FAILED */
     bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
     struct {
@@ -52,15 +57,15 @@ typedef struct posed_gpu {
 #undef X
     } fail;                           /* -1: none; n: n more succeed, the next one fails, once */
     struct {
-        uint64_t kernels, uploads, upload_bytes, downloads, device_copies, allocs, syncs, fences, faults;
-        int64_t live_allocs, live_fences, live_queues, live_pinned, open;
+        uint64_t kernels, uploads, upload_bytes, downloads, device_copies, allocs, syncs, fences, faults, captures, replays;
+        int64_t live_allocs, live_fences, live_queues, live_pinned, live_graphs, open;
     } n;
     const char *wrong;                /* what somebody did that a device would not survive; NULL: nothing */
 } posed_gpu;
 
 enum { POSED_MAX = 2 };
 
-/** A further device (POSED_MAX at most): POSED_MIXED, half a gigabyte of which half is free, copies beside kernels, no faults. The name is that of the type. */
+/** A further device (POSED_MAX at most): POSED_MIXED, half a gigabyte of which half is free, copies beside kernels, capture, no faults. The name is that of the type. */
 posed_gpu *posed_add(vt_device_type type);
 /** Forget all devices. None may be open. */
 void posed_reset(void);

@@ -194,3 +194,40 @@ status ref_add(vt_queue *q, const vt_call *call, error *err) {
     cpu_run(q, cpu_n_rows(call->t[1]), 1, add_task, call);
     return STATUS_OK;
 }
+
+/* A maximum in lanes, then where it is: nothing here waits for the number before. */
+static int32_t first_largest(const float *x, int64_t n) {
+    enum { LANES = 16 };
+    float most[LANES];
+    int odd = 0;
+    for (int j = 0; j < LANES; j++) most[j] = -INFINITY;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++) {
+            odd |= x[i + j] != x[i + j];
+            most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+        }
+    }
+    for (; i < n; i++) {
+        odd |= x[i] != x[i];
+        most[0] = x[i] > most[0] ? x[i] : most[0];
+    }
+    for (int j = 1; j < LANES; j++) most[0] = most[j] > most[0] ? most[j] : most[0];
+    if (odd || !isfinite(most[0])) return -1;
+    for (i = 0; x[i] != most[0]; i++) {}
+    return (int32_t)i;
+}
+
+static void argmax_task(void *ctx, int64_t begin, int64_t end, int thread) {
+    (void)thread;
+    const vt_call *call = ctx;
+    const vt_tensor *ids = call->t[0], *x = call->t[1];
+    for (int64_t r = begin; r < end; r++)
+        ((int32_t *)ids->data)[r * ids->stride[0]] = first_largest((const float *)(const void *)cpu_row(x, r), x->dim[1]);
+}
+
+status ref_argmax(vt_queue *q, const vt_call *call, error *err) {
+    (void)err;
+    cpu_run(q, call->t[1]->dim[0], 1, argmax_task, call);
+    return STATUS_OK;
+}

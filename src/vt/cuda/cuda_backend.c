@@ -227,6 +227,11 @@ static status cuda_queue_create(void *dev, void **handle) {
     return code;
 }
 
+static uint64_t cuda_graph_bytes(void *dev) {
+    (void)dev;
+    return CUDA_GRAPH_BYTES;
+}
+
 static uint64_t cuda_queue_bytes(void *dev) {
     (void)dev;
     return CUDA_WORKSPACE_BYTES;
@@ -306,7 +311,11 @@ static status cuda_capture_end(void *dev, void *handle, void **graph) {
     DEVICE_CALL(d, "capture_end", cudaStreamEndCapture(stream_of(handle), &recorded));
     cudaError_t rc = cudaGraphInstantiate(&exec, recorded, 0);
     (void)cudaGraphDestroy(recorded);
-    if (rc != cudaSuccess) return logged(d, rc, "capture_end");
+    if (rc == cudaSuccess) rc = cudaGraphUpload(exec, stream_of(handle)); /* what it takes of the device's memory it takes now */
+    if (rc != cudaSuccess) {
+        if (exec) (void)cudaGraphExecDestroy(exec);
+        return logged(d, rc, "capture_end");
+    }
     *graph = exec;
     return STATUS_OK;
 }
@@ -354,6 +363,7 @@ static const vt_backend vtable = {
     .replay = cuda_replay,
     .graph_destroy = cuda_graph_destroy,
     .queue_bytes = cuda_queue_bytes,
+    .graph_bytes = cuda_graph_bytes,
 };
 
 #define ROW VT_ROW_DECLARE

@@ -16,6 +16,8 @@ extern "C" {
 
 /* Device memory of a queue for partial results of attention: taken with the queue, never grown. */
 enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
+/* Device memory that a graph of some thousand kernels takes at most. */
+enum { CUDA_GRAPH_BYTES = 2 << 20 };
 
 typedef struct cuda_device {
     const vt_host_api *host;
