@@ -18,7 +18,7 @@
 #include "cli/session.h"
 #include "cli/speed_meter.h"
 
-enum { N_SAMPLES = 7, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+enum { N_SAMPLES = 8, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
 
 typedef struct spread {
     double median, min, max; /* NAN: not measured */
@@ -27,8 +27,10 @@ typedef struct spread {
 typedef struct point {
     int n_seqs;
     spread prefill, decode; /* tokens a second */
-    /* streamed experts: bytes a second that the disk gives by itself, and that decode and prefill read; decode's bytes, in parts of the disk's */
-    spread disk, read, prefill_read, disk_share, prefill_share;
+    /* streamed experts: bytes a second that the disk gives by itself, and that decode and prefill read; decode's bytes, in parts of the
+     * disk's */
+    spread disk, disk_latency, read, prefill_read, disk_share, prefill_share;
+    double *samples; /* [N_SAMPLES, n_repeat], in the order of the runs */
     double read_per_token, hit_share;
     double bytes_per_token, share;
 } point;
@@ -47,9 +49,9 @@ typedef struct bench {
     int64_t n_prompt, n_generate;
     int n_repeat, n_points, most_seqs;
     point points[MAX_POINTS];
-    double bandwidth; /* bytes a second; NAN: could not be measured */
-    double *samples;  /* [N_SAMPLES, n_repeat] */
-    disk_bandwidth *disk; /* NULL: nothing is streamed */
+    double bandwidth;                      /* bytes a second; NAN: could not be measured */
+    double *samples, *sorted;              /* [n_points, N_SAMPLES, n_repeat]; [n_repeat] */
+    disk_bandwidth *disk;                  /* NULL: nothing is streamed */
     headrace_stats before, between, after; /* a run, its decode, its end */
     int32_t *ids;
     bench_sequence *sequences;
@@ -132,10 +134,10 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Of what is a figure: no number has a place in an order that NAN is in. */
-static spread spread_of(double *v, int n) {
+static spread spread_of(const double *samples, double *v, int n) {
     int kept = 0;
     for (int i = 0; i < n; i++) {
-        if (isfinite(v[i])) v[kept++] = v[i];
+        if (isfinite(samples[i])) v[kept++] = samples[i];
     }
     n = kept;
     qsort(v, (size_t)n, sizeof *v, ascending);
@@ -145,42 +147,49 @@ static spread spread_of(double *v, int n) {
 
 static double rate(double count, uint64_t ns) { return ns && count > 0 ? count * 1e9 / (double)ns : NAN; }
 
-static double read_rate(uint64_t bytes, uint64_t ns) { return bytes == 0 && ns > 0 ? 0 : rate((double)bytes, ns); } /* nothing was missing */
+/* 0 where nothing was missing. */
+static double read_rate(uint64_t bytes, uint64_t ns) { return bytes == 0 && ns > 0 ? 0 : rate((double)bytes, ns); }
 
 static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
 
 /* What the disk gives by itself, in front of a run and behind it. */
-static status measure_disk(bench *b, double *out, error *err) {
-    *out = NAN;
-    return b->disk != NULL ? disk_bandwidth_measure(b->disk, DISK_MS, out, err) : STATUS_OK;
+static status measure_disk(bench *b, disk_rates *out, error *err) {
+    *out = (disk_rates){NAN, NAN};
+    return b->disk != NULL ? disk_bandwidth_measure(b->disk, DISK_MS, b->after.expert_slot_bytes, out, err) : STATUS_OK;
 }
 
+/* The places of a point's samples. */
+enum { PREFILL, DECODE, DISK, READ, PREFILL_READ, DISK_SHARE, PREFILL_SHARE, DISK_LATENCY };
+
 static status measure(bench *b, point *p, error *err) {
-    double *v[N_SAMPLES], disk_before;
+    double *v[N_SAMPLES];
+    disk_rates before;
     uint64_t decode_bytes = 0, decode_tokens = 0, hits = 0, asked = 0;
-    for (int i = 0; i < N_SAMPLES; i++) v[i] = b->samples + i * b->n_repeat;
-    TRY(measure_disk(b, &disk_before, err));
+    for (int i = 0; i < N_SAMPLES; i++) v[i] = p->samples + i * b->n_repeat;
+    TRY(measure_disk(b, &before, err));
     for (int r = 0; r < b->n_repeat; r++) {
         take_stats(b, &b->before);
         TRY(run_once(b, p->n_seqs, at_least_one(b->n_prompt), at_least_one(b->n_generate), err));
         take_stats(b, &b->after);
-        v[0][r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
-        v[1][r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
-        double disk_after;
-        TRY(measure_disk(b, &disk_after, err));
-        v[2][r] = (disk_before + disk_after) / 2;
-        v[3][r] = read_rate(b->after.expert_bytes_read - b->between.expert_bytes_read, b->speed.decode_ns);
-        v[4][r] = read_rate(b->between.expert_bytes_read - b->before.expert_bytes_read, b->speed.prefill_ns);
-        v[5][r] = v[3][r] / v[2][r];
-        v[6][r] = v[4][r] / v[2][r];
-        disk_before = disk_after;
+        v[PREFILL][r] = b->n_prompt > 0 ? rate((double)b->n_prompt * p->n_seqs, b->speed.prefill_ns) : NAN;
+        v[DECODE][r] = rate((double)b->speed.decode_tokens, b->speed.decode_ns);
+        disk_rates after;
+        TRY(measure_disk(b, &after, err));
+        v[DISK][r] = (before.bytes_per_s + after.bytes_per_s) / 2;
+        v[DISK_LATENCY][r] = (before.latency_s + after.latency_s) / 2;
+        v[READ][r] = read_rate(b->after.expert_bytes_read - b->between.expert_bytes_read, b->speed.decode_ns);
+        v[PREFILL_READ][r] = read_rate(b->between.expert_bytes_read - b->before.expert_bytes_read, b->speed.prefill_ns);
+        v[DISK_SHARE][r] = v[READ][r] / v[DISK][r];
+        v[PREFILL_SHARE][r] = v[PREFILL_READ][r] / v[DISK][r];
+        before = after;
         decode_bytes += b->after.expert_bytes_read - b->between.expert_bytes_read;
         decode_tokens += b->speed.decode_tokens;
         hits += b->after.expert_hits - b->between.expert_hits;
         asked += b->after.expert_hits + b->after.expert_misses - b->between.expert_hits - b->between.expert_misses;
     }
-    spread *const to[N_SAMPLES] = {&p->prefill, &p->decode, &p->disk, &p->read, &p->prefill_read, &p->disk_share, &p->prefill_share};
-    for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->n_repeat);
+    spread *const to[N_SAMPLES] = {&p->prefill,      &p->decode,     &p->disk,          &p->read,
+                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency};
+    for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->sorted, b->n_repeat);
     p->read_per_token = decode_tokens > 0 ? (double)decode_bytes / (double)decode_tokens : NAN;
     p->hit_share = asked > 0 ? (double)hits / (double)asked : NAN;
     double mean_length = (double)b->n_prompt + (double)b->n_generate / 2;
@@ -255,9 +264,16 @@ static status check_room(const bench *b, error *err) {
 
 /* ---- results ---- */
 
-static json_t *spread_json(const spread *s) {
+static json_t *spread_json(const bench *b, const spread *s, const double *samples) {
     if (!isfinite(s->median)) return json_null();
-    return json_pack("{s:o, s:o, s:o}", "median", json_number(s->median), "min", json_number(s->min), "max", json_number(s->max));
+    json_t *each = json_array();
+    for (int i = 0; i < b->n_repeat; i++) (void)json_array_append_new(each, json_number(samples[i]));
+    return json_pack("{s:o, s:o, s:o, s:o}", "median", json_number(s->median), "min", json_number(s->min), "max", json_number(s->max),
+                     "runs", each);
+}
+
+static json_t *sample_json(const bench *b, const point *p, const spread *s, int place) {
+    return spread_json(b, s, p->samples + place * b->n_repeat);
 }
 
 static status print_json(const bench *b, error *err) {
@@ -265,15 +281,16 @@ static status print_json(const bench *b, error *err) {
     for (int i = 0; runs && i < b->n_points; i++) {
         const point *p = &b->points[i];
         json_t *one = json_pack("{s:i, s:I, s:I, s:o, s:o, s:o, s:o}", "seqs", p->n_seqs, "prompt", (json_int_t)b->n_prompt, "generate",
-                                (json_int_t)b->n_generate, "prefill_tokens_per_s", spread_json(&p->prefill), "decode_tokens_per_s",
-                                spread_json(&p->decode), "bytes_per_token", json_number(p->bytes_per_token), "bandwidth_share",
-                                json_number(p->share));
+                                (json_int_t)b->n_generate, "prefill_tokens_per_s", sample_json(b, p, &p->prefill, PREFILL),
+                                "decode_tokens_per_s", sample_json(b, p, &p->decode, DECODE), "bytes_per_token",
+                                json_number(p->bytes_per_token), "bandwidth_share", json_number(p->share));
         if (b->disk != NULL && one != NULL) {
-            json_object_set_new(one, "disk_bytes_per_s", spread_json(&p->disk));
-            json_object_set_new(one, "decode_read_bytes_per_s", spread_json(&p->read));
-            json_object_set_new(one, "prefill_read_bytes_per_s", spread_json(&p->prefill_read));
-            json_object_set_new(one, "decode_disk_share", spread_json(&p->disk_share));
-            json_object_set_new(one, "prefill_disk_share", spread_json(&p->prefill_share));
+            json_object_set_new(one, "disk_bytes_per_s", sample_json(b, p, &p->disk, DISK));
+            json_object_set_new(one, "disk_latency_s", sample_json(b, p, &p->disk_latency, DISK_LATENCY));
+            json_object_set_new(one, "decode_read_bytes_per_s", sample_json(b, p, &p->read, READ));
+            json_object_set_new(one, "prefill_read_bytes_per_s", sample_json(b, p, &p->prefill_read, PREFILL_READ));
+            json_object_set_new(one, "decode_disk_share", sample_json(b, p, &p->disk_share, DISK_SHARE));
+            json_object_set_new(one, "prefill_disk_share", sample_json(b, p, &p->prefill_share, PREFILL_SHARE));
             json_object_set_new(one, "decode_read_bytes_per_token", json_number(p->read_per_token));
             json_object_set_new(one, "decode_hit_share", json_number(p->hit_share));
         }
@@ -319,11 +336,15 @@ static void print_stream(const bench *b) {
     printf("\nexperts streamed; disk by itself, read by decode and by prefill in GB/s (min..max), their share\n");
     for (int i = 0; i < b->n_points; i++) {
         const point *p = &b->points[i];
-        printf("%5d  disk %.2f (%.2f..%.2f)  decode %.2f, %.1f %% (%.1f..%.1f)  prefill %.2f, %.1f %% (%.1f..%.1f)  %.1f MB/token, %.1f %% hits\n", p->n_seqs, p->disk.median / 1e9, p->disk.min / 1e9, p->disk.max / 1e9, p->read.median / 1e9,
-               100 * p->disk_share.median, 100 * p->disk_share.min, 100 * p->disk_share.max, p->prefill_read.median / 1e9, 100 * p->prefill_share.median, 100 * p->prefill_share.min, 100 * p->prefill_share.max,
-               p->read_per_token / 1e6, 100 * p->hit_share);
+        printf("%5d  disk %.2f (%.2f..%.2f) after %.2f ms  decode %.2f, %.1f %% (%.1f..%.1f)  prefill %.2f, %.1f %% (%.1f..%.1f)  %.1f "
+               "MB/token, %.1f %% hits\n",
+               p->n_seqs, p->disk.median / 1e9, p->disk.min / 1e9, p->disk.max / 1e9, 1e3 * p->disk_latency.median, p->read.median / 1e9,
+               100 * p->disk_share.median, 100 * p->disk_share.min, 100 * p->disk_share.max, p->prefill_read.median / 1e9,
+               100 * p->prefill_share.median, 100 * p->prefill_share.min, 100 * p->prefill_share.max, p->read_per_token / 1e6,
+               100 * p->hit_share);
     }
-    printf("%llu of %llu experts taken so far\n", (unsigned long long)b->after.experts_distinct, (unsigned long long)b->after.experts_total);
+    printf("%llu of %llu experts taken so far\n", (unsigned long long)b->after.experts_distinct,
+           (unsigned long long)b->after.experts_total);
 }
 
 /* ---- the command ---- */
@@ -343,11 +364,14 @@ static status open_disk(bench *b, error *err) {
 
 static status allocate(bench *b, error *err) {
     mem *m = b->x->m;
-    b->samples = mem_calloc(m, MEM_PROCESS, N_SAMPLES * (size_t)b->n_repeat, sizeof *b->samples);
+    const size_t each = N_SAMPLES * (size_t)b->n_repeat;
+    b->samples = mem_calloc(m, MEM_PROCESS, each * (size_t)b->n_points, sizeof *b->samples);
+    b->sorted = mem_calloc(m, MEM_PROCESS, (size_t)b->n_repeat, sizeof *b->sorted);
+    for (int i = 0; b->samples != NULL && i < b->n_points; i++) b->points[i].samples = b->samples + (size_t)i * each;
     b->ids = mem_calloc(m, MEM_PROCESS, (size_t)tokens_needed(b), sizeof *b->ids);
     b->sequences = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->sequences);
     b->request_ids = mem_calloc(m, MEM_PROCESS, (size_t)b->most_seqs, sizeof *b->request_ids);
-    if (b->samples && b->ids && b->sequences && b->request_ids) return STATUS_OK;
+    if (b->samples && b->sorted && b->ids && b->sequences && b->request_ids) return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY, "bench: no memory for the prompts");
 }
 
@@ -376,6 +400,7 @@ static status run_bench(cli *x, error *err) {
     headrace_free(b.engine);
     disk_bandwidth_close(b.disk);
     mem_free(x->m, b.samples);
+    mem_free(x->m, b.sorted);
     mem_free(x->m, b.ids);
     mem_free(x->m, b.sequences);
     mem_free(x->m, b.request_ids);

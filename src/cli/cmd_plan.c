@@ -27,7 +27,7 @@ const cli_command cmd_plan = {
     .about = "Shows the memory plan of a load with the same settings, where experts would be, and the verdict. Reads headers only;\n"
              "the answer does not depend on what else runs. Exit code 3: it does not fit. With --replay FILE (from --record-routing)\n"
              "also what budgets from the least to all experts would do with that routing: hits by policy and bytes a step; with\n"
-             "--disk-bw and --mem-bw steps a second.\n",
+             "--disk-bw, --disk-latency and --mem-bw steps a second.\n",
     .examples = "plan -m model.gguf\n"
                 "plan -m model --experts stream --host-experts 2G --json\n"
                 "plan -m model --machine unified=1,device_total=119G,mem_total=119G\n",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Half of the time with io_uring and half with threads; what the disk gives is the better of both. */
+/* Slices of io_uring, threads and bursts by turns, so that a disk whose speed changes changes all three. */
 #include "cli/disk_bandwidth.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/threads.h"
 
-enum { BLOCK_BYTES = 512 << 10, DEPTH = 64, LANES = 8 };
+enum { BLOCK_BYTES = 512 << 10, DEPTH = 64, LANES = 8, SLICE_NS = 60 * 1000 * 1000 };
 
 struct disk_bandwidth {
     mem *m;
@@ -19,6 +19,7 @@ struct disk_bandwidth {
     uint8_t *memory; /* [DEPTH * BLOCK_BYTES], page aligned */
     uint64_t n_blocks, random;
     int64_t lane_bytes[LANES * 8]; /* one a lane, a cache line apart */
+    int64_t burst_bytes[DEPTH];
     uint64_t until_ns;
 };
 
@@ -63,23 +64,35 @@ static uint64_t random_block(uint64_t *state, uint64_t n) {
     return (*state >> 20) % n * BLOCK_BYTES;
 }
 
-static double rate(int64_t bytes, uint64_t ns) { return bytes > 0 && ns > 0 ? (double)bytes * 1e9 / (double)ns : 0; }
+/* Bytes and time of one kind of reading, over its slices. */
+typedef struct tally {
+    int64_t bytes; /* far below 0: a read failed */
+    uint64_t ns, n;
+} tally;
 
-static double with_ring(disk_bandwidth *d, uint64_t ns) {
+static double rate(const tally *t) { return t->bytes > 0 && t->ns > 0 ? (double)t->bytes * 1e9 / (double)t->ns : 0; }
+
+static void ask(disk_bandwidth *d, uint64_t place) {
+    os_ring_read(d->ring, d->direct, random_block(&d->random, d->n_blocks), d->memory + place * BLOCK_BYTES, BLOCK_BYTES, place);
+}
+
+static int64_t counted(int64_t got) { return got == BLOCK_BYTES ? got : INT64_MIN / 4096; }
+
+static void with_ring(disk_bandwidth *d, tally *t) {
     const uint64_t begin = os_now_ns();
-    int64_t bytes = 0, got;
+    int64_t got;
     uint64_t user;
     int flying = 0;
-    for (; flying < DEPTH; flying++) os_ring_read(d->ring, d->direct, random_block(&d->random, d->n_blocks), d->memory + (size_t)flying * BLOCK_BYTES, BLOCK_BYTES, (uint64_t)flying);
+    for (; flying < DEPTH; flying++) ask(d, (uint64_t)flying);
     while (flying > 0 && os_ring_next(d->ring, true, &user, &got)) {
-        if (got != BLOCK_BYTES) bytes = INT64_MIN / 2; /* an error: no figure */
-        bytes += got;
-        if (os_now_ns() - begin < ns)
-            os_ring_read(d->ring, d->direct, random_block(&d->random, d->n_blocks), d->memory + user * BLOCK_BYTES, BLOCK_BYTES, user);
+        t->bytes += counted(got);
+        if (os_now_ns() - begin < SLICE_NS)
+            ask(d, user);
         else
             flying--;
     }
-    return flying > 0 ? 0 : rate(bytes, os_now_ns() - begin); /* a ring that failed: no figure */
+    if (flying > 0) t->bytes = INT64_MIN / 2; /* a ring that failed: no figure */
+    t->ns += os_now_ns() - begin;
 }
 
 static void run_lane(void *ctx, int64_t begin, int64_t end, int thread) {
@@ -87,26 +100,64 @@ static void run_lane(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)end;
     (void)thread;
     uint64_t state = d->random + (uint64_t)begin * 7919;
-    while (os_now_ns() < d->until_ns) {
-        const int64_t got = os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES);
-        d->lane_bytes[begin * 8] += got == BLOCK_BYTES ? got : INT64_MIN / 64;
-    }
+    while (os_now_ns() < d->until_ns)
+        d->lane_bytes[begin * 8] +=
+            counted(os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
 }
 
-static double with_threads(disk_bandwidth *d, uint64_t ns) {
+static void with_threads(disk_bandwidth *d, tally *t) {
     const uint64_t begin = os_now_ns();
-    int64_t bytes = 0;
     memset(d->lane_bytes, 0, sizeof d->lane_bytes);
-    d->until_ns = begin + ns;
+    d->until_ns = begin + SLICE_NS;
     pool_run(d->lanes, LANES, 1, run_lane, d);
     d->random += begin;
-    for (int i = 0; i < LANES; i++) bytes += d->lane_bytes[i * 8];
-    return rate(bytes, os_now_ns() - begin);
+    for (int i = 0; i < LANES; i++) t->bytes += d->lane_bytes[i * 8];
+    t->ns += os_now_ns() - begin;
 }
 
-status disk_bandwidth_measure(disk_bandwidth *d, int ms, double *out, error *err) {
-    const uint64_t half = (uint64_t)ms * 500000;
-    const double ring = d->ring != NULL ? with_ring(d, half) : 0, threads = with_threads(d, half);
-    *out = ring > threads ? ring : threads;
-    return *out > 0 ? STATUS_OK : error_set(err, STATUS_IO, "bench: %s could not be read past the page cache", os_file_path(d->file));
+static void read_one(void *ctx, int64_t begin, int64_t end, int thread) {
+    disk_bandwidth *d = ctx;
+    (void)end;
+    (void)thread;
+    uint64_t state = d->random + (uint64_t)begin * 7919;
+    d->burst_bytes[begin] =
+        counted(os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
+}
+
+static void one_burst(disk_bandwidth *d, int n, bool ring, tally *t) {
+    const uint64_t begin = os_now_ns();
+    int64_t got;
+    uint64_t user;
+    if (ring) {
+        int flying = 0;
+        for (; flying < n; flying++) ask(d, (uint64_t)flying);
+        for (; flying > 0 && os_ring_next(d->ring, true, &user, &got); flying--) t->bytes += counted(got);
+        if (flying > 0) t->bytes = INT64_MIN / 2;
+    } else {
+        pool_run(d->lanes, n, 1, read_one, d);
+        d->random += begin;
+        for (int i = 0; i < n; i++) t->bytes += d->burst_bytes[i];
+    }
+    t->ns += os_now_ns() - begin;
+    t->n++;
+}
+
+status disk_bandwidth_measure(disk_bandwidth *d, int ms, uint64_t burst_bytes, disk_rates *out, error *err) {
+    const uint64_t until = os_now_ns() + (uint64_t)ms * 1000000;
+    uint64_t blocks = (burst_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    if (blocks < 1) blocks = 1;
+    const int n = (int)(blocks < DEPTH ? blocks : DEPTH);
+    tally ring = {0}, threads = {0}, bursts = {0};
+    do {
+        if (d->ring != NULL) with_ring(d, &ring);
+        with_threads(d, &threads);
+        const bool by_ring = d->ring != NULL && rate(&ring) >= rate(&threads);
+        for (const uint64_t begin = os_now_ns(); os_now_ns() - begin < SLICE_NS;) one_burst(d, n, by_ring, &bursts);
+    } while (os_now_ns() < until);
+    *out = (disk_rates){.bytes_per_s = rate(&ring) > rate(&threads) ? rate(&ring) : rate(&threads)};
+    if (!(out->bytes_per_s > 0) || !(rate(&bursts) > 0))
+        return error_set(err, STATUS_IO, "bench: %s could not be read past the page cache", os_file_path(d->file));
+    const double late = (double)bursts.ns / 1e9 - (double)bursts.bytes / out->bytes_per_s;
+    if (late > 0) out->latency_s = late / (double)bursts.n;
+    return STATUS_OK;
 }

@@ -208,6 +208,7 @@ static status add_replay(report_ctx *r, const headrace_engine *e, error *err) {
         .path = config_text(r->c, CONFIG_KEY_REPLAY),
         .disk_bytes_per_s = config_bytes(r->c, CONFIG_KEY_DISK_BW),
         .memory_bytes_per_s = config_bytes(r->c, CONFIG_KEY_MEM_BW),
+        .disk_latency_s = (double)config_count(r->c, CONFIG_KEY_DISK_LATENCY) / 1e6,
         .weight_bytes = e->model->weights_read_bytes,
     };
     if (q.path == NULL) return STATUS_OK;

@@ -9,12 +9,17 @@ typedef struct walker {
     expert_trace_cursor cursor;
     expert_trace_record rec;
     bool have;
-    uint8_t *mark;   /* [n_experts] */
-    int32_t *set, n; /* [n_experts]: of the layer, ascending */
+    uint8_t *mark;           /* [n_experts] */
+    int32_t *set, n;         /* [n_experts]: of the layer, ascending */
     int32_t *misses, *slots; /* [n_experts] of them */
     int32_t layer;
     bool new_step;
 } walker;
+
+static void walker_rewind(walker *w) {
+    w->cursor = (expert_trace_cursor){0};
+    w->have = expert_trace_next(w->t, &w->cursor, &w->rec);
+}
 
 static bool walker_init(walker *w, mem *m, const expert_trace *t) {
     *w = (walker){.t = t};
@@ -22,7 +27,7 @@ static bool walker_init(walker *w, mem *m, const expert_trace *t) {
     w->set = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->set);
     w->misses = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->misses);
     w->slots = mem_calloc(m, MEM_PROCESS, (size_t)t->n_experts, sizeof *w->slots);
-    w->have = expert_trace_next(t, &w->cursor, &w->rec);
+    walker_rewind(w);
     return w->mark != NULL && w->set != NULL && w->misses != NULL && w->slots != NULL;
 }
 
@@ -53,8 +58,8 @@ static bool walker_next(walker *w) {
 /* ---- with a policy ---- */
 
 /*
- * The next layer's set, as a rolling store takes it: what is held is protected first; an expert goes back when a missing one needs its slot, those that were held before those that were
- * read, which are taken to arrive in the order of the set.
+ * The next layer's set, as a rolling store takes it: what is held is protected first; an expert goes back when a missing one needs its
+ * slot, those that were held before those that were read, which are taken to arrive in the order of the set.
  */
 static void policy_set(expert_policy *p, walker *w, int32_t n_slots, expert_whatif *out) {
     uint64_t evicted = 0;
@@ -73,7 +78,8 @@ static void policy_set(expert_policy *p, walker *w, int32_t n_slots, expert_what
     out->misses += (uint64_t)n_misses;
     for (int32_t i = 0; i < n_misses; i++) {
         int32_t slot;
-        while ((slot = expert_policy_place(p, w->layer, w->misses[i], n_slots, &evicted)) < 0 && back < taken) expert_policy_protect(p, w->slots[back++], false);
+        while ((slot = expert_policy_place(p, w->layer, w->misses[i], n_slots, &evicted)) < 0 && back < taken)
+            expert_policy_protect(p, w->slots[back++], false);
         if (slot < 0) continue;
         expert_policy_protect(p, slot, true);
         w->slots[taken++] = slot;
@@ -81,12 +87,23 @@ static void policy_set(expert_policy *p, walker *w, int32_t n_slots, expert_what
     while (back < taken) expert_policy_protect(p, w->slots[back++], false);
 }
 
-static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, expert_whatif *out, error *err) {
+typedef struct watcher {
+    expert_whatif_set each; /* NULL: nobody asks */
+    void *ctx;
+} watcher;
+
+/* n_walks times through the trace, each counted into its own place. */
+static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, int32_t n_walks, watcher told, expert_whatif *out,
+                         error *err) {
     expert_policy *p;
     TRY(expert_policy_create(m, (expert_policy_kind)policy, n_slots, w->t->n_layers, w->t->n_experts, &p, err));
-    for (bool first = true; walker_next(w); first = false) {
-        if (w->new_step && !first) expert_policy_step(p);
-        policy_set(p, w, n_slots, out);
+    for (int32_t walk = 0; walk < n_walks; walk++, walker_rewind(w)) {
+        for (bool first = walk == 0; walker_next(w); first = false) {
+            const uint64_t before = out[walk].misses;
+            if (w->new_step && !first) expert_policy_step(p);
+            policy_set(p, w, n_slots, &out[walk]);
+            if (told.each != NULL) told.each(told.ctx, walk, w->layer, w->n, (int32_t)(out[walk].misses - before));
+        }
     }
     expert_policy_destroy(p);
     return STATUS_OK;
@@ -97,9 +114,9 @@ static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, exp
 typedef struct oracle {
     uint32_t *key, *next; /* of each access: whose, and which access is the next of the same; UINT32_MAX: none */
     uint32_t n;
-    uint32_t *held;       /* [n_slots]: the access that will come next for what is there, or UINT32_MAX: never again */
-    uint32_t *who;        /* [n_slots]: its key */
-    int32_t *slot_of;     /* [keys] */
+    uint32_t *held;   /* [n_slots]: the access that will come next for what is there, or UINT32_MAX: never again */
+    uint32_t *who;    /* [n_slots]: its key */
+    int32_t *slot_of; /* [keys] */
     int32_t n_slots, n_held;
 } oracle;
 
@@ -111,7 +128,8 @@ static status build_oracle(mem *m, walker *w, int32_t n_slots, oracle *o, error 
     o->held = mem_alloc(m, MEM_PROCESS, (size_t)n_slots * sizeof *o->held);
     o->who = mem_alloc(m, MEM_PROCESS, (size_t)n_slots * sizeof *o->who);
     o->slot_of = mem_alloc(m, MEM_PROCESS, keys * sizeof *o->slot_of);
-    if (o->key == NULL || o->next == NULL || o->held == NULL || o->who == NULL || o->slot_of == NULL || most >= UINT32_MAX) return error_set(err, STATUS_NO_MEMORY, "experts: no memory to look ahead in a trace");
+    if (o->key == NULL || o->next == NULL || o->held == NULL || o->who == NULL || o->slot_of == NULL || most >= UINT32_MAX)
+        return error_set(err, STATUS_NO_MEMORY, "experts: no memory to look ahead in a trace");
     o->n_slots = n_slots;
     while (walker_next(w)) {
         for (int32_t i = 0; i < w->n; i++) o->key[o->n++] = (uint32_t)((size_t)w->layer * (size_t)w->t->n_experts + (size_t)w->set[i]);
@@ -176,15 +194,28 @@ static status count_distinct(const expert_trace *t, mem *m, uint64_t *out, error
     return STATUS_OK;
 }
 
-status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, expert_whatif *out, error *err) {
+static status run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, int32_t n_walks, watcher told, expert_whatif *out,
+                  error *err) {
     walker w;
-    *out = (expert_whatif){0};
+    for (int32_t i = 0; i < n_walks; i++) out[i] = (expert_whatif){0};
     TRY(count_distinct(t, m, &out->distinct, err));
+    for (int32_t i = 1; i < n_walks; i++) out[i].distinct = out->distinct;
     status rc = n_slots < 1 ? error_set(err, STATUS_INVALID, "experts: %d slots", n_slots) : STATUS_OK;
     if (!walker_init(&w, m, t) && rc == STATUS_OK) rc = error_set(err, STATUS_NO_MEMORY, "experts: no memory for a trace");
-    if (rc == STATUS_OK) rc = policy == EXPERT_WHATIF_BELADY ? run_oracle(m, &w, n_slots, out, err) : run_policy(m, &w, policy, n_slots, out, err);
+    if (rc == STATUS_OK)
+        rc = policy == EXPERT_WHATIF_BELADY ? run_oracle(m, &w, n_slots, out, err)
+                                            : run_policy(m, &w, policy, n_slots, n_walks, told, out, err);
     walker_deinit(&w, m);
     return rc;
+}
+
+status expert_whatif_run(mem *m, const expert_trace *t, int32_t policy, int32_t n_slots, expert_whatif *out, error *err) {
+    return run(m, t, policy, n_slots, 1, (watcher){0}, out, err);
+}
+
+status expert_whatif_walks(mem *m, const expert_trace *t, expert_policy_kind policy, int32_t n_slots, expert_whatif_set each, void *ctx,
+                           expert_whatif out[2], error *err) {
+    return run(m, t, (int32_t)policy, n_slots, 2, (watcher){each, ctx}, out, err);
 }
 
 status expert_whatif_overlap(const expert_trace *t, double *out, error *err) {

@@ -363,13 +363,27 @@ class MakeModel(CliTest):
         for layer in range(4):  # every row of every run, the warm-up included, is the trace's next
             rows = [ids[i : i + 4] for n, _, ids in self.records(again) if n == layer for i in range(0, len(ids), 4)]
             self.assertEqual(rows, [tuple((r % 8 * 4 + i) % 32 for i in range(4)) for r in range(len(rows))])
-        plan = json.loads(self.run_cli("plan", "-m", path, "--replay", forced, "--disk-bw", "1G", "--mem-bw", "10G", "--json").out)["replay"]
+        speeds = ("--disk-bw", "1G", "--mem-bw", "2G", "--disk-latency", "300")
+        plan = json.loads(self.run_cli("plan", "-m", path, "--replay", forced, *speeds, "--json").out)["replay"]
         self.assertEqual((plan["steps"], plan["rows"], plan["distinct"], plan["overlap"]), (8, 8, 128, 0))
         for b in plan["budgets"]:  # nothing is taken twice
             self.assertEqual([b[p]["misses"] for p in ("lru", "decay", "quota", "blend", "belady")], [128] * 5)
         experts = 16 * 3 * 256 * 128 // 32 * 18  # bytes that a token takes
         dense = json.loads(self.run_cli("plan", "-m", path, "--json").out)["weight_bytes_per_token"] - experts
-        self.assertAlmostEqual(plan["budgets"][0]["steps_per_s"], 1 / (dense / (10 << 30) + experts / (1 << 30)), delta=0.01)
+        # a layer: the longer of its four reads, after the latency, and three products; then the last product
+        product = experts / 16 / (2 << 30)
+        layer = max(300e-6 + experts / 4 / (1 << 30), 3 * product) + product
+        cold, warm = 1 / (dense / (2 << 30) + 4 * layer), 1 / (dense / (2 << 30) + 16 * product)
+        for b in plan["budgets"]:
+            self.assertAlmostEqual(b["steps_per_s"], cold, delta=0.01)
+            self.assertEqual(b["bytes_per_step"], experts)
+        everything = plan["budgets"][-1]
+        self.assertEqual((everything["slots"], everything["warm_bytes_per_step"]), (128, 0))
+        self.assertAlmostEqual(everything["warm_steps_per_s"], warm, delta=0.01)
+        self.assertAlmostEqual(plan["budgets"][0]["warm_steps_per_s"], cold, delta=0.01)  # four slots: nothing comes back in time
+        plain = json.loads(self.run_cli("plan", "-m", path, "--replay", forced, "--disk-bw", "1G", "--json").out)["replay"]["budgets"][0]
+        self.assertAlmostEqual(plain["steps_per_s"], (1 << 30) / experts, delta=0.01)  # products in no time, reads at once
+        self.assertIsNone(json.loads(self.run_cli("plan", "-m", path, "--replay", forced, "--json").out)["replay"]["budgets"][0]["steps_per_s"])
         self.fails(2, "is of 4 layers of 32 experts", "bench", "-m", self.make("other", "--layers", "2")[0], "--replay", forced)
         self.fails(2, "has no experts", "complete", "-m", MODEL, "-p", "a", "--record-routing", first)
 

@@ -190,6 +190,50 @@ static void what_a_hand_finds(void **state) {
     close_case(&k);
 }
 
+typedef struct seen_waves {
+    int32_t n[2], missing[2][16];
+} seen_waves;
+
+static void note_wave(void *ctx, int32_t walk, int32_t layer, int32_t n, int32_t n_missing) {
+    seen_waves *s = ctx;
+    assert_int_equal(layer, 0);
+    assert_int_equal(n, 1);
+    assert_in_range(walk, 0, 1);
+    assert_in_range(s->n[walk], 0, 15);
+    s->missing[walk][s->n[walk]++] = n_missing;
+}
+
+/* a b c a d c twice, by hand, for LRU: the second time begins with what the first one left. */
+static void a_second_walk_is_warm(void **state) {
+    (void)state;
+    trace_case k;
+    error err = {0};
+    open_case(&k);
+    static const int32_t ids[] = {0, 1, 2, 0, 3, 2}, first[] = {1, 1, 1, 0, 1, 0}, second[] = {0, 1, 0, 0, 1, 0};
+    write_steps(&k, 1, 4, 1, 6, ids);
+    expert_trace t;
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, 4, 1}, &t, &err), STATUS_OK);
+    static const uint64_t hits[5][2] = {{0, 0}, {0, 0}, {0, 0}, {2, 4}, {2, 6}}; /* by slots */
+    for (int32_t slots = 2; slots <= 4; slots++) {
+        expert_whatif w[2];
+        seen_waves s = {0};
+        assert_int_equal(expert_whatif_walks(k.m, &t, EXPERT_POLICY_LRU, slots, note_wave, &s, w, &err), STATUS_OK);
+        for (int walk = 0; walk < 2; walk++) {
+            assert_int_equal(w[walk].hits, hits[slots][walk]);
+            assert_int_equal(w[walk].misses, 6 - hits[slots][walk]);
+            assert_int_equal(w[walk].distinct, 4);
+            assert_int_equal(s.n[walk], 6);
+        }
+        if (slots != 3) continue;
+        for (int i = 0; i < 6; i++) {
+            assert_int_equal(s.missing[0][i], first[i]);
+            assert_int_equal(s.missing[1][i], second[i]);
+        }
+    }
+    expert_trace_free(&t);
+    close_case(&k);
+}
+
 /* On random traces no policy beats the one that knows the future, and every failing allocation is told. */
 static void nobody_beats_the_future(void **state) {
     (void)state;
@@ -234,7 +278,7 @@ static void nobody_beats_the_future(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(the_widest_rows), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(the_widest_rows), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds), cmocka_unit_test(a_second_walk_is_warm),
                                        cmocka_unit_test(nobody_beats_the_future)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
