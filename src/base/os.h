@@ -27,7 +27,10 @@ NODISCARD status os_file_read(const os_file *f, uint64_t off, void *dst, size_t 
  * process-wide because signals are. A host that replaces it later must chain to it.) An empty file is STATUS_FORMAT.
  */
 NODISCARD status os_file_map(os_file *f, const uint8_t **out, error *err);
-/** False once a fault was patched in the mapping or the file's size on disk is below the size at open. One system call. */
+/**
+ * False once a fault was patched in the mapping, or the open file (whatever has its name by now) is not as it was at open: of another size, or written to since (time of modification). One system call.
+ * Not seen: what is written within the clock's tick of the last change before open, or with the time put back.
+ */
 bool os_file_intact(const os_file *f);
 /** Whether two names are of one file (device and inode) that exists. */
 bool os_same_file(const char *a, const char *b);

@@ -319,7 +319,7 @@ status os_file_map(os_file *f, const uint8_t **out, error *err) {
 bool os_file_intact(const os_file *f) {
     if (f->slot && atomic_load(&f->slot->damaged)) return false;
     struct stat st;
-    return fstat(f->fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= f->size_bytes;
+    return fstat(f->fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size == f->size_bytes && st.st_mtim.tv_sec == f->modified.tv_sec && st.st_mtim.tv_nsec == f->modified.tv_nsec;
 }
 
 void os_file_will_need(const os_file *f, uint64_t off, uint64_t n) {

@@ -372,7 +372,7 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     TRY(allocate_kv(e, err));
     TRY(engine_experts_attach(e, err)); /* last of what is large: slots are admitted beside everything else */
     TRY(allocate_step(e, err));
-    if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s shrank while it was loaded", source_path(e->src));
+    if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s changed while it was loaded", source_path(e->src));
     e->load_ns = os_now_ns() - t0;
     return STATUS_OK;
 }

@@ -117,6 +117,7 @@ static int32_t list_head_rows(headrace_engine *e, const step *st) {
     int32_t n = 0;
     for (int32_t i = 0; i < st->n_segments; i++) {
         const sequence *s = e->seg_seq[i];
+        if (s->finish != HEADRACE_FINISH_NONE) continue; /* failed alone */
         for (int32_t r = s->step_first; r < s->step_first + s->step_rows; r++) {
             if (wants_row(s, e->pos[r], r == s->step_first + s->step_rows - 1)) e->head_rows[n++] = r;
         }
@@ -218,10 +219,23 @@ static void fail_step(headrace_engine *e, const step *st, const error *err) {
     for (int32_t i = 0; i < st->n_segments; i++) fail(e->seg_seq[i], err);
 }
 
-/* A weight file that shrank gave zeros somewhere: nothing computed with it may be used. */
+/* What the step computed is remembered; of a sequence that needed what could not be read, nothing is. */
+static status keep_step(headrace_engine *e, const step *st, error *err) {
+    for (int32_t i = 0; i < st->n_segments; i++) {
+        sequence *s = e->seg_seq[i];
+        error alone = {0};
+        if (model_segment_outcome(e->model, i, &alone) != STATUS_OK)
+            fail(s, &alone);
+        else
+            TRY(engine_snapshot_keep(e, s, sched_computed(&e->sched, s), err));
+    }
+    return STATUS_OK;
+}
+
+/* A weight file that shrank gave zeros somewhere, and one that was written to other numbers: nothing computed with it may be used. */
 static status check_source(const headrace_engine *e, error *err) {
     if (!source_is_mapped(e->src) || source_intact(e->src)) return STATUS_OK; /* what was read is ours */
-    return error_set(err, STATUS_IO, "engine: %s shrank while its weights were mapped; start again with the whole file, or use --load read", source_path(e->src));
+    return error_set(err, STATUS_IO, "engine: %s changed while its weights were mapped; start again with the file as it is to be, or use --load read", source_path(e->src));
 }
 
 static status compute(headrace_engine *e, const step *st, error *err) {
@@ -291,7 +305,7 @@ static void run_step(headrace_engine *e) {
     status rc = compute(e, &st, &err);
     if (rc == STATUS_OK) {
         mem_guard_begin(e->m);
-        for (int32_t i = 0; i < st.n_segments && rc == STATUS_OK; i++) rc = engine_snapshot_keep(e, e->seg_seq[i], sched_computed(&e->sched, e->seg_seq[i]), &err);
+        rc = keep_step(e, &st, &err);
         mem_guard_end(e->m);
         if (rc == STATUS_OK) rc = run_embeddings(e, &st, &err);
         if (rc == STATUS_OK) rc = run_heads(e, &st, &err);

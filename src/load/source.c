@@ -186,7 +186,7 @@ static status open_into(source *s, const char *path, error *err) {
     s->loaded = mem_calloc(s->m, MEM_MODEL, s->n_tensors, sizeof s->loaded[0]);
     if (s->maps == NULL || s->loaded == NULL) return error_set(err, STATUS_NO_MEMORY, "load: no memory for %zu tensors", s->n_tensors);
     TRY(map_files(s, err));
-    if (!source_intact(s)) return error_set(err, STATUS_IO, "load: %s shrank while it was opened", path);
+    if (!source_intact(s)) return error_set(err, STATUS_IO, "load: %s changed while it was opened", path);
     return STATUS_OK;
 }
 
@@ -194,7 +194,7 @@ status source_map(source *s, load_mode mode, error *err) {
     if (s->mapped || mode == LOAD_READ) return STATUS_OK;
     s->opt.mode = mode;
     TRY(map_files(s, err));
-    return source_intact(s) ? STATUS_OK : error_set(err, STATUS_IO, "load: %s shrank while it was opened", s->path);
+    return source_intact(s) ? STATUS_OK : error_set(err, STATUS_IO, "load: %s changed while it was opened", s->path);
 }
 
 status source_open_with(mem *m, const char *path, const source_options *opt, source_read_fn *read, void *read_ctx, source **out,
@@ -282,8 +282,10 @@ const tensor_info *source_find(const source *s, const char *name) {
 }
 
 bool source_intact(const source *s) {
-    for (size_t i = 0; i < s->n_files; i++)
+    for (size_t i = 0; i < s->n_files; i++) {
+        if (s->opt.extra_path != NULL && i == s->extra_file) continue;
         if (!os_file_intact(s->files[i])) return false;
+    }
     return true;
 }
 

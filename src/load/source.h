@@ -78,7 +78,7 @@ void source_note_progress(source *s, uint64_t n);
 bool source_extra_file(const source *s, uint32_t *file);
 /** Whether bytes come straight from the files, so that a reader of its own may fetch them. */
 bool source_is_plain(const source *s);
-/** False once any mapped file shrank (os_file_intact). */
+/** False once any of the files, but for that of extra_path, is not as it was opened (os_file_intact). */
 bool source_intact(const source *s);
 bool source_is_mapped(const source *s);
 

@@ -122,7 +122,27 @@ static status run_lease(block_ctx *c, int layer, const expert_lease *lease, vt_t
     return rc;
 }
 
-/* Runs the experts of the step as they become ready. The first failure gives up the wave. */
+/*
+ * An expert that could not be read: the sequences whose rows need it have failed, and go on with zeros in its place, which nobody will look at. Where no other sequence is left the step has
+ * failed.
+ */
+static status do_without(block_ctx *c, int32_t expert, vt_tensor slab) {
+    model_moe *moe = c->m->moe;
+    const int32_t first = moe->first[expert], n = moe->count[expert];
+    for (int32_t i = first; i < first + n; i++) {
+        error *failure = &moe->failures[moe->row_seg[moe->pair_row[i]]];
+        if (failure->code != STATUS_OK) continue;
+        *failure = *c->err;
+        moe->n_failures++;
+    }
+    if (moe->n_failures == moe->n_segments) return c->err->code;
+    *c->err = (error){0};
+    const vt_tensor rows = vt_tensor_slice(slab, 0, first, n);
+    const status rc = vt_fill(c->q, rows.data, 0, (size_t)(n * rows.dim[1]) * sizeof(float));
+    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: rows of an expert cannot be cleared");
+}
+
+/* Runs the experts of the step as they become ready. The first failure that is not one expert's gives up the wave. */
 static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
     model_moe *moe = c->m->moe;
     expert_store *store = moe->store;
@@ -135,7 +155,10 @@ static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x
             expert_lease lease;
             status rc = store->next_ready(store, &lease, c->err);
             if (rc == STATUS_NOT_FOUND) break;
-            if (rc == STATUS_OK) rc = run_lease(c, layer, &lease, x, pair_row, slab, p);
+            if (rc == STATUS_OK)
+                rc = run_lease(c, layer, &lease, x, pair_row, slab, p);
+            else if (rc == STATUS_IO && lease.expert >= 0)
+                rc = do_without(c, lease.expert, slab);
             if (rc != STATUS_OK) {
                 (void)!release_held(&(block_ctx){.m = c->m, .q = c->q}); /* the error is the first one */
                 store->cancel(store);

@@ -58,6 +58,9 @@ typedef struct model_moe {
     int32_t *order, *count, *first, *distinct, *wave;
     expert_lease *held;    /* [experts]: of the wave, read by queued work */
     int32_t n_held;
+    const int32_t *row_seg; /* of the step, on the host */
+    error *failures;       /* [max_segments]: of those of the step's sequences that need an expert that could not be read, the first */
+    int32_t n_segments, n_failures;
     vt_fence used[MOE_USE_FENCES]; /* behind the work of a wave, in turn; one that is recorded anew ends later, which is safe */
     int32_t next_used, n_used;
 } model_moe;
@@ -70,6 +73,8 @@ NODISCARD status model_moe_open(model *mo, error *err);
 NODISCARD status model_moe_commit(model *mo, error *err);
 /** After the commit: leases go back when a wave ends, because queued work still reads them; else each does before the next expert is asked for. */
 bool model_moe_holds_leases(const model *mo);
+/** A step begins: which segment each of its rows is of. */
+void model_moe_begin(model *mo, const int32_t *row_seg, int32_t n_segments);
 /** Takes the store over. */
 void model_moe_attach(model *mo, expert_store *store);
 void model_moe_close(model *mo);

@@ -150,8 +150,13 @@ size_t model_state_bytes(const model *mo);
 NODISCARD status model_state_keep(model *mo, int32_t seq_slot, void *kept, error *err);
 NODISCARD status model_state_restore(model *mo, int32_t seq_slot, const void *kept, error *err);
 
-/** Compute the step; the residual stream stays inside for model_head. A device failure leaves the model usable for the next step. */
+/**
+ * Compute the step; the residual stream stays inside for model_head. A device failure leaves the model usable for the next step. An expert that cannot be read fails the segments whose rows
+ * need it, and the step only where that is all of them: model_segment_outcome tells.
+ */
 NODISCARD status model_forward(model *mo, const step *s, error *err);
+/** How a segment of a step that model_forward has computed fared: of one that failed nothing (pages, states, logits) may be used. */
+NODISCARD status model_segment_outcome(const model *mo, int32_t segment, error *err);
 /** After the plan. Device memory that captured steps take at most. */
 size_t model_capture_bytes(const model *mo, const vt_device *device);
 /** Whether the step carried these head rows as best_only; *ids is host memory [n], valid until the next call on this model: the most likely id of each, -1 where a row holds a NaN or no finite maximum. */

@@ -177,11 +177,12 @@ static size_t exchanged_bytes(const model *mo) { return (pair_count(mo) * sizeof
 /* ids, pair_row, index, weights, sorted per pair */
 size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? N_EXCHANGED * exchanged_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
 
-/* order per expert of a row; count, first, distinct, wave, held per expert */
+/* order per expert of a row; count, first, distinct, wave, held per expert; failures per segment */
 size_t model_moe_scratch_bytes(const model *mo) {
     if (!mo->moe->any) return 0;
     const size_t experts = (size_t)mo->hp.n_experts;
-    return ((size_t)mo->hp.n_experts_used + 4 * experts) * sizeof(int32_t) + experts * sizeof(expert_lease) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return ((size_t)mo->hp.n_experts_used + 4 * experts) * sizeof(int32_t) + experts * sizeof(expert_lease) + (size_t)mo->opt.max_segments * sizeof(error) +
+           7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 status model_moe_commit(model *mo, error *err) {
@@ -191,6 +192,7 @@ status model_moe_commit(model *mo, error *err) {
     const struct { void *at; size_t bytes; } arrays[] = {
         {&moe->order, (size_t)mo->hp.n_experts_used * sizeof(int32_t)}, {&moe->count, experts * sizeof(int32_t)}, {&moe->first, experts * sizeof(int32_t)},
         {&moe->distinct, experts * sizeof(int32_t)},                    {&moe->wave, experts * sizeof(int32_t)},  {&moe->held, experts * sizeof(expert_lease)},
+        {&moe->failures, (size_t)mo->opt.max_segments * sizeof(error)},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].bytes, "routing scratch", arrays[i].at, err));
     TRY(vt_buffer_alloc_host(mo->device, MEM_STAGING, N_EXCHANGED * n, "routing of the step", &moe->exchange, err));
@@ -209,6 +211,21 @@ status model_moe_commit(model *mo, error *err) {
 
 bool model_moe_holds_leases(const model *mo) { return mo->moe->used[0].handle != NULL; }
 
+void model_moe_begin(model *mo, const int32_t *row_seg, int32_t n_segments) {
+    model_moe *moe = mo->moe;
+    moe->row_seg = row_seg;
+    moe->n_segments = n_segments;
+    moe->n_failures = 0;
+    for (int32_t i = 0; moe->any && i < n_segments; i++) moe->failures[i].code = STATUS_OK;
+}
+
+status model_segment_outcome(const model *mo, int32_t segment, error *err) {
+    const model_moe *moe = mo->moe;
+    if (moe->n_failures == 0 || moe->failures[segment].code == STATUS_OK) return STATUS_OK;
+    if (err != NULL) *err = moe->failures[segment];
+    return moe->failures[segment].code;
+}
+
 void model_moe_attach(model *mo, expert_store *store) { mo->moe->store = store; }
 
 void model_moe_close(model *mo) {
@@ -217,7 +234,7 @@ void model_moe_close(model *mo) {
     if (moe->store != NULL && moe->store->close(moe->store) != STATUS_OK) log_error("model: experts were still leased when the model was closed");
     for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
     vt_buffer_free(&moe->exchange);
-    void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held};
+    void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held, moe->failures};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);
     mo->moe = NULL;
 }

@@ -446,10 +446,13 @@ static status check_step(const model *mo, const step *s, error *err) {
 }
 
 status model_forward(model *mo, const step *s, error *err) {
+    error own = {0};
+    if (err == NULL) err = &own; /* what fails one segment is told apart by what it says */
     TRY(check_step(mo, s, err));
     mo->n_head_rows = 0;
     status rc = upload_step(mo, s);
     if (rc != STATUS_OK) return give_up(mo, error_set(err, rc, "model: copying the step to the device failed"));
+    model_moe_begin(mo, image(mo, &mo->row_seg), s->n_segments);
     const capture_key key = {.n_rows = s->n_rows, .n_segments = s->n_segments, .max_pages = mo->step_pages, .n_head_rows = s->n_head_rows, .best = s->best_only};
     rc = model_capture_run(mo, model_capture_takes(mo, s) ? &key : NULL, queue_pass, s, err);
     if (rc != STATUS_OK) return give_up(mo, rc);

@@ -124,3 +124,19 @@ uint32_t expert_bank_file(const expert_bank *b) {
     }
     return file;
 }
+
+status expert_bank_intact(const expert_bank *b, int32_t layer, int32_t expert, error *err) {
+    const expert_layer *el = &b->layers[layer];
+    const expert_span *spans = &el->spans[(size_t)expert * (size_t)el->n_parts];
+    const os_file *last = NULL;
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        const os_file *f = source_file(b->src, spans[p].tensor->file);
+        if (f == last) continue;
+        if (!os_file_intact(f)) {
+            return error_set(err, STATUS_IO, "experts: %s: read at offset %llu: the file was written to after it was opened, so nobody knows whose bytes these are; start again", os_file_path(f),
+                             (unsigned long long)(spans[p].tensor->off + spans[p].off));
+        }
+        last = f;
+    }
+    return STATUS_OK;
+}

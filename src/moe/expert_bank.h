@@ -67,5 +67,7 @@ NODISCARD status expert_bank_set_layer(expert_bank *b, arena *a, int32_t layer, 
 void expert_bank_seal(expert_bank *b);
 /** The file that experts are read from: the packed bank, or the largest that holds any. */
 uint32_t expert_bank_file(const expert_bank *b);
+/** Whether the files that hold the expert's parts, as published, are as they were opened; STATUS_IO names one that is not, and where in it the expert is. After a read: what it brought is of that file. */
+NODISCARD status expert_bank_intact(const expert_bank *b, int32_t layer, int32_t expert, error *err);
 
 #endif

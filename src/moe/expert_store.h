@@ -54,8 +54,11 @@ struct expert_store {
     /* Cuts ids (ascending, distinct) into waves: writes the size of each into sizes[] (room for n), returns the number of waves. */
     int32_t (*waves)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes);
     status (*begin)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n, error *err);
-    /* One expert of the wave begun. STATUS_NOT_FOUND when all were given; a failed expert gives its status with lease->expert set and nothing to release. */
-    status (*next_ready)(expert_store *s, expert_lease *lease, error *err); /* expert -1: the failure is not of one expert */
+    /*
+     * One expert of the wave begun. STATUS_NOT_FOUND when all were given. STATUS_IO with lease->expert >= 0: this expert could not be read; there is nothing to release, and the others follow. Any
+     * other failure is not of one expert, and the wave has to be cancelled.
+     */
+    status (*next_ready)(expert_store *s, expert_lease *lease, error *err);
     void (*release)(expert_store *s, const expert_lease *lease, vt_fence last_use);
     /* These experts may be wanted next; idle link time only. NULL: ignored. */
     void (*hint)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n);

@@ -98,7 +98,9 @@ static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *le
 static status finish_fill(stream_store *s, int32_t i, error *err) {
     const fill *f = &s->fills[i];
     status rc = expert_reader_outcome(s->reader, i, err);
-    if (rc == STATUS_OK && s->base.bank->packed != NULL) rc = expert_pack_check(s->base.bank, f->layer, f->expert, slot_at(s, f->slot), err);
+    if (rc == STATUS_OK) {
+        rc = s->base.bank->packed != NULL ? expert_pack_check(s->base.bank, f->layer, f->expert, slot_at(s, f->slot), err) : expert_bank_intact(s->base.bank, f->layer, f->expert, err);
+    }
     s->free_fills[s->n_free_fills++] = i;
     if (rc == STATUS_OK) {
         s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;

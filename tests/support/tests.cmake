@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What several tests use: writers of files, temporary directories. load_probe needs the load layer, posed_device the tensor runtime: libraries of their own.
+# What several tests use: writers of files, temporary directories. load_probe needs the load layer, posed_device the tensor runtime, read_faults the experts: libraries of their own.
 file(GLOB support_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/support/*.c)
-list(FILTER support_sources EXCLUDE REGEX "/(load_probe|posed_device)\\.c$")
+list(FILTER support_sources EXCLUDE REGEX "/(load_probe|posed_device|read_faults)\\.c$")
 add_library(test_support STATIC ${support_sources})
 target_include_directories(test_support PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(test_support PUBLIC hr_base headrace_flags)
@@ -12,3 +12,7 @@ add_library(test_posed STATIC ${CMAKE_CURRENT_SOURCE_DIR}/support/posed_device.c
 target_include_directories(test_posed PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(test_posed PUBLIC hr_vt_cpu hr_vt hr_base headrace_flags)
 target_link_options(test_posed INTERFACE -Wl,--wrap=vt_runtime_create)
+add_library(test_read_faults STATIC ${CMAKE_CURRENT_SOURCE_DIR}/support/read_faults.c)
+target_include_directories(test_read_faults PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(test_read_faults PUBLIC hr_moe hr_load hr_base headrace_flags)
+target_link_options(test_read_faults INTERFACE -Wl,--wrap=os_file_read,--wrap=os_direct_read,--wrap=os_direct_open,--wrap=os_ring_read,--wrap=os_ring_next,--wrap=os_ring_create,--wrap=os_ring_register,--wrap=io_uring_submit)

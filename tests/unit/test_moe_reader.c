@@ -6,7 +6,6 @@
 #include "support/test_case.h"
 
 #include <errno.h>
-#include <liburing.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -18,6 +17,7 @@
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_store.h"
 #include "support/gguf_writer.h"
+#include "support/read_faults.h"
 #include "support/scratch_dir.h"
 
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, PARTS = 3, DENSE_BYTES = 12 << 20, FILE_BYTES = 24 << 20, ALL_WAYS = 3 };
@@ -25,123 +25,7 @@ static const int64_t part_elems[PARTS] = {50001, 333, 30007}; /* f32, u8, f32 */
 static const vt_dtype part_types[PARTS] = {VT_F32, VT_U8, VT_F32};
 static const char *const way_names[ALL_WAYS] = {"buffered", "pread", "io_uring"};
 
-/* ---- faults below the reader ---- */
-
-static struct {
-    pthread_mutex_t lock;
-    uint64_t fail_begin, fail_end; /* of the file: reads that touch it are EIO */
-    int short_every, interrupt_every, n; /* every n-th read comes short, or is interrupted */
-    int submits_left, submit_error;      /* one failing submit after so many; -1: none */
-    bool no_ring, no_direct, no_register, hold_one;
-    int n_reads, n_held;
-    uint64_t lowest, highest; /* bytes that were asked for */
-    uint64_t ring_off[EXPERT_READER_MAX_DEPTH];
-    size_t ring_bytes[EXPERT_READER_MAX_DEPTH];
-    uint64_t held_user;
-    int64_t held_got;
-    bool held;
-} fault = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static void reset_faults(void) {
-    pthread_mutex_lock(&fault.lock);
-    fault.fail_begin = fault.fail_end = 0;
-    fault.short_every = fault.interrupt_every = fault.n = fault.n_reads = fault.n_held = 0;
-    fault.no_ring = fault.no_direct = fault.no_register = fault.hold_one = fault.held = false;
-    fault.submits_left = -1;
-    fault.lowest = UINT64_MAX;
-    fault.highest = 0;
-    pthread_mutex_unlock(&fault.lock);
-}
-
-static void note_read(uint64_t off, size_t n) {
-    pthread_mutex_lock(&fault.lock);
-    fault.n_reads++;
-    if (off < fault.lowest) fault.lowest = off;
-    if (off + n > fault.highest) fault.highest = off + n;
-    pthread_mutex_unlock(&fault.lock);
-}
-
-static int64_t spoil(uint64_t off, size_t n, int64_t got) {
-    pthread_mutex_lock(&fault.lock);
-    fault.n++;
-    if (off < fault.fail_end && off + n > fault.fail_begin) got = -EIO;
-    else if (fault.interrupt_every > 0 && fault.n % fault.interrupt_every == 0) got = fault.n % 2 ? -EINTR : -EAGAIN;
-    else if (fault.short_every > 0 && fault.n % fault.short_every == 0 && got > 4096) got = got / 2 / 4096 * 4096 + (fault.n % 3 == 0 ? 100 : 0);
-    pthread_mutex_unlock(&fault.lock);
-    return got;
-}
-
-int64_t __real_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
-int64_t __wrap_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n);
-int64_t __wrap_os_direct_read(const os_direct *d, uint64_t off, void *dst, size_t n) {
-    note_read(off, n);
-    return spoil(off, n, __real_os_direct_read(d, off, dst, n));
-}
-
-void __real_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
-void __wrap_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user);
-void __wrap_os_ring_read(os_ring *r, const os_direct *d, uint64_t off, void *dst, size_t n, uint64_t user) {
-    note_read(off, n);
-    assert_true(user < EXPERT_READER_MAX_DEPTH);
-    fault.ring_off[user] = off;
-    fault.ring_bytes[user] = n;
-    __real_os_ring_read(r, d, off, dst, n, user);
-}
-
-bool __real_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
-bool __wrap_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
-bool __wrap_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got) {
-    for (;;) {
-        if (__real_os_ring_next(r, false, user, got)) {
-            if (fault.hold_one && !fault.held) { /* one read that comes after all others */
-                fault.held = true;
-                fault.held_user = *user;
-                fault.held_got = *got;
-                fault.n_held++;
-                continue;
-            }
-            break;
-        }
-        if (!wait) return false;
-        if (fault.held && !fault.hold_one) {
-            fault.held = false;
-            *user = fault.held_user;
-            *got = fault.held_got;
-            break;
-        }
-        if (__real_os_ring_next(r, true, user, got)) break;
-        return false;
-    }
-    *got = spoil(fault.ring_off[*user], fault.ring_bytes[*user], *got);
-    return true;
-}
-
-status __real_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
-status __wrap_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err);
-status __wrap_os_ring_create(mem *m, int32_t depth, os_ring **out, error *err) {
-    return fault.no_ring ? error_set(err, STATUS_UNSUPPORTED, "os: no io_uring: the test has said so") : __real_os_ring_create(m, depth, out, err);
-}
-
-bool __real_os_ring_register(os_ring *r, void *base, size_t n);
-bool __wrap_os_ring_register(os_ring *r, void *base, size_t n);
-bool __wrap_os_ring_register(os_ring *r, void *base, size_t n) { return !fault.no_register && __real_os_ring_register(r, base, n); }
-
-status __real_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
-status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err);
-status __wrap_os_direct_open(mem *m, const os_file *f, os_direct **out, error *err) {
-    return fault.no_direct ? error_set(err, STATUS_UNSUPPORTED, "os: no direct reads: the test has said so") : __real_os_direct_open(m, f, out, err);
-}
-
-int __real_io_uring_submit(struct io_uring *ring);
-int __wrap_io_uring_submit(struct io_uring *ring);
-int __wrap_io_uring_submit(struct io_uring *ring) {
-    if (fault.submits_left == 0) {
-        fault.submits_left = -1;
-        return fault.submit_error;
-    }
-    if (fault.submits_left > 0) fault.submits_left--;
-    return __real_io_uring_submit(ring);
-}
+/* ---- a rename that is looked at ---- */
 
 static bool try_partial;
 static status partial_while_renamed;
@@ -190,7 +74,7 @@ static uint64_t span_off(int layer, int e, int p) {
 static void open_case(reader_case *k) {
     error err = {0};
     memset(k, 0, sizeof *k);
-    reset_faults();
+    read_faults_reset();
     k->m = test_mem();
     assert_true(scratch_dir_create(&k->dir));
     scratch_dir_path(&k->dir, "experts.gguf", k->path);
@@ -225,7 +109,7 @@ static void open_case(reader_case *k) {
 }
 
 static void close_case(reader_case *k) {
-    reset_faults();
+    read_faults_reset();
     arena_destroy(k->a);
     source_close(k->src);
     test_mem_check(k->m);
@@ -305,6 +189,16 @@ static void sweep(expert_store *s, int steps) {
     }
 }
 
+static void put_byte(const char *path, uint64_t off, int flip) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
+    const int c = fgetc(f);
+    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
+    assert_int_not_equal(fputc(c ^ flip, f), EOF);
+    fclose(f);
+}
+
 /* ---- ways that this machine has ---- */
 
 static bool have_way[ALL_WAYS] = {true, true, true};
@@ -316,7 +210,7 @@ static int find_ways(void **state) {
     error err = {0};
     os_ring *ring;
     os_direct *d;
-    reset_faults();
+    read_faults_reset();
     open_case(&k);
     have_way[EXPERT_READ_PREAD] = os_direct_open(k.m, source_file(k.src, 0), &d, &err) == STATUS_OK;
     if (have_way[EXPERT_READ_PREAD])
@@ -392,7 +286,7 @@ static void short_and_interrupted_reads_go_on(void **state) {
             assert_true(fault.n > 50);
             assert_int_equal(count(s).failed, 0);
             assert_int_equal(s->close(s), STATUS_OK);
-            reset_faults();
+            read_faults_reset();
         }
     }
     close_case(&k);
@@ -430,11 +324,38 @@ static void a_file_cut_short(void **state) {
         open_case(&k);
         expert_store *s = make(&k, 10, way);
         error err = {0};
-        good_set(s, 2, all, 1);
+        good_set(s, 2, all, 4);
         assert_int_equal(truncate(k.path, (off_t)(k.experts_at + span_off(2, 4, 2) + 5001)), 0);
         assert_int_equal(run_set(s, 2, all, 5, &err), 1); /* expert 4 alone */
         assert_contains(err.text, "expert 4 of layer 2");
         assert_contains(err.text, "the file ends there");
+        assert_int_equal(run_set(s, 2, all + 5, 1, &err), 1);
+        good_set(s, 2, all, 4);
+        assert_int_equal(s->close(s), STATUS_OK);
+        close_case(&k);
+    }
+}
+
+/* What was read before is good; what is read afterwards may be anything, whole as it is. Another file under the name is nobody's business. */
+static void a_file_written_to(void **state) {
+    (void)state;
+    char other[SCRATCH_PATH_BYTES];
+    for (int way = 0; way < ALL_WAYS; way++) {
+        if (!have_way[way]) continue;
+        reader_case k;
+        open_case(&k);
+        scratch_dir_path(&k.dir, "other", other);
+        expert_store *s = make(&k, 10, way);
+        error err = {0};
+        good_set(s, 2, all, 2);
+        assert_int_equal(rename(k.path, other), 0);
+        assert_true(scratch_dir_write(&k.dir, "experts.gguf", "x", 1));
+        good_set(s, 2, all, 4);
+        put_byte(other, k.experts_at + span_off(2, 4, 1), 1);
+        assert_int_equal(run_set(s, 2, all, 6, &err), 2);
+        assert_contains(err.text, " of layer 2: experts: ");
+        assert_contains(err.text, "experts.gguf: read at offset ");
+        assert_contains(err.text, "was written to after it was opened");
         good_set(s, 2, all, 4);
         assert_int_equal(s->close(s), STATUS_OK);
         close_case(&k);
@@ -551,12 +472,12 @@ static void what_is_refused_is_not_chosen(void **state) {
     fault.no_direct = true;
     assert_int_equal(chosen(&k), EXPERT_READ_BUFFERED);
     assert_contains(last_line, "no direct reads");
-    reset_faults();
+    read_faults_reset();
     fault.no_register = true;
     s = make(&k, 8, have_way[EXPERT_READ_RING] ? EXPERT_READ_RING : EXPERT_READ_PREAD);
     sweep(s, 1);
     assert_int_equal(s->close(s), STATUS_OK);
-    reset_faults();
+    read_faults_reset();
     /* no descriptor is left */
     struct rlimit before, none;
     const int fd = dup(0);
@@ -578,7 +499,7 @@ static void no_expert_is_read_at_load(void **state) {
     (void)state;
     reader_case k;
     open_case(&k);
-    reset_faults();
+    read_faults_reset();
     expert_store *s = make(&k, 12, -1);
     assert_true(fault.n_reads > (have_way[EXPERT_READ_RING] ? 50 : 15));
     assert_true(fault.highest <= k.experts_at && fault.lowest < fault.highest);
@@ -589,16 +510,6 @@ static void no_expert_is_read_at_load(void **state) {
 }
 
 /* ---- packed ---- */
-
-static void put_byte(const char *path, uint64_t off, int flip) {
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
-    const int c = fgetc(f);
-    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
-    assert_int_not_equal(fputc(c ^ flip, f), EOF);
-    fclose(f);
-}
 
 /* The same bank over a source that has the packed file beside it. */
 static status open_packed(reader_case *k, const char *bank_path, expert_bank *packed, source **src, error *err) {
@@ -626,7 +537,7 @@ static void a_packed_bank(void **state) {
     expert_bank packed;
     source *src;
     if (open_packed(&k, path, &packed, &src, &err) != STATUS_OK) fail_msg("%s", err.text);
-    reset_faults();
+    read_faults_reset();
     expert_store *found;
     const expert_stream_options freely = {.budget_bytes = 12 * packed.stream_slot_bytes};
     if (expert_store_stream_create(k.m, &packed, &freely, &found, &err) != STATUS_OK) fail_msg("%s", err.text);
@@ -815,6 +726,7 @@ int main(void) {
         cmocka_unit_test(short_and_interrupted_reads_go_on),
         cmocka_unit_test(a_read_error_fails_one_expert),
         cmocka_unit_test(a_file_cut_short),
+        cmocka_unit_test(a_file_written_to),
         cmocka_unit_test(a_late_read_holds_up_nobody),
         cmocka_unit_test(a_ring_that_fails),
         cmocka_unit_test(cancel_in_mid_wave),

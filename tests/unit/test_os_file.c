@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -59,6 +60,35 @@ static void opens_and_reads(void **state) {
     assert_false(os_file_intact(f));
     os_file_close(f);
     os_file_close(NULL);
+    temp_dir_remove(&d);
+    test_mem_check(m);
+}
+
+/* Bytes of another kind, more of them, or emptied and filled again; but not read, nor another file under the name. */
+static void a_file_that_is_written_to_is_not_intact(void **state) {
+    (void)state;
+    mem *m = test_mem();
+    temp_dir d = temp_dir_make();
+    char path[512], other[512];
+    for (int how = 0; how < 5; how++) {
+        const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}}; /* any write is later by the coarsest clock */
+        os_file *f = NULL;
+        unsigned char c;
+        write_pattern(&d, "file", 10000, path);
+        write_pattern(&d, "other", 10000, other);
+        assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+        assert_int_equal(os_file_open(m, path, &f, NULL), STATUS_OK);
+        const int fd = open(path, O_RDWR);
+        assert_true(fd >= 0 && pread(fd, &c, 1, 5000) == 1 && os_file_intact(f));
+        if (how == 0) assert_int_equal(pwrite(fd, "x", 1, 5000), 1);
+        if (how == 1) assert_int_equal(pwrite(fd, "x", 1, 10000), 1);
+        if (how == 2) assert_int_equal(ftruncate(fd, 0) + ftruncate(fd, 10000), 0);
+        if (how == 3) assert_int_equal(rename(other, path), 0);
+        if (how == 4) assert_int_equal(unlink(path), 0);
+        close(fd);
+        assert_int_equal(os_file_intact(f), how >= 3);
+        os_file_close(f);
+    }
     temp_dir_remove(&d);
     test_mem_check(m);
 }
@@ -501,6 +531,7 @@ static void texts_are_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opens_and_reads),
+        cmocka_unit_test(a_file_that_is_written_to_is_not_intact),
         cmocka_unit_test(refuses_what_is_no_file),
         cmocka_unit_test(maps_what_the_file_holds),
         cmocka_unit_test(a_shrinking_file_reads_as_zeros),
