@@ -384,6 +384,23 @@ class Layouts(CliTest):
         for name in ("qwen3-moe", "qwen3_5-moe"):
             self.same(name + "_fixture_bf16.gguf", fuse)
 
+    def test_a_tensor_for_each_expert_in_a_gguf(self):
+        """As the first Mixtrals were converted. Resident and streamed; one that is missing is named as the file would have it."""
+        parts = GgufParts("mixtral_fixture_bf16.gguf")
+        want = self.logits(parts.write(self.path("stacked.gguf")))
+        for layer in range(3):
+            for matrix in ("down", "gate", "up"):
+                (first, second, n), kind, raw = parts.tensors.pop("blk.%d.ffn_%s_exps.weight" % (layer, matrix))
+                size = len(raw) // n
+                for e in range(n):
+                    parts.tensors["blk.%d.ffn_%s.%d.weight" % (layer, matrix, e)] = ([first, second], kind, raw[e * size:(e + 1) * size])
+        path = parts.write(self.path("apart.gguf"))
+        self.assertFalse([name for name in parts.tensors if "_exps" in name])
+        for settings in ((), ("--experts", "stream", "--host-experts", "min")):
+            self.assertEqual(self.logits(path, *settings), want)
+        parts.tensors.pop("blk.1.ffn_up.3.weight")
+        self.fails(1, "blk.1.ffn_up.3.weight", "complete", "-m", parts.write(self.path("missing.gguf")), "--token-ids", self.IDS)
+
     def test_experts_stacked_in_a_folder(self):
         """As Qwen3.5 is published: gate and up of all experts in one tensor, down in another."""
         h = Headers("qwen3_5-moe")

@@ -8,7 +8,13 @@ static const weight_row weights[] = {
     ROWS_PRE_NORM,
     ROWS_ATTENTION(WEIGHT_ROPE_ADJACENT),
     ROW_MATRIX(W_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight", "experts,embd", 0),
-    ROWS_EXPERTS("block_sparse_moe.experts.", "w1", "w3", "w2"),
+    ROW_EXPERT(W_EXP_GATE, "block_sparse_moe.experts.{e}.w1.weight", NULL, "experts,ff_exp,embd"),
+    ROW_EXPERT(W_EXP_UP, "block_sparse_moe.experts.{e}.w3.weight", NULL, "experts,ff_exp,embd"),
+    ROW_EXPERT(W_EXP_DOWN, "block_sparse_moe.experts.{e}.w2.weight", "blk.{l}.ffn_down_exps.weight|blk.{l}.ffn_down.{e}.weight", "experts,embd,ff_exp"),
+    /* a GGUF of the first Mixtrals has a tensor for each expert */
+    ROW_STACKED(W_EXP_GATE, "ffn_gate_exps.weight|blk.{l}.ffn_gate.{e}.weight", "experts,ff_exp,embd"),
+    ROW_STACKED(W_EXP_UP, "ffn_up_exps.weight|blk.{l}.ffn_up.{e}.weight", "experts,ff_exp,embd"),
+    ROW_STACKED(W_EXP_GATE_UP, "ffn_gate_up_exps.weight", "experts,2ff_exp,embd"),
 };
 
 static status configure(model *m, error *err) {
