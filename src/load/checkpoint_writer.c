@@ -102,6 +102,8 @@ void checkpoint_writer_texts(checkpoint_writer *w, const char *key, uint64_t n) 
 void checkpoint_writer_text_item(checkpoint_writer *w, const char *bytes, size_t n) { put_text(&w->values, bytes, n); }
 void checkpoint_writer_i32s(checkpoint_writer *w, const char *key, uint64_t n) { put_array(w, key, TYPE_I32, n); }
 void checkpoint_writer_i32_item(checkpoint_writer *w, int32_t v) { put(&w->values, &v, sizeof v); }
+void checkpoint_writer_bools(checkpoint_writer *w, const char *key, uint64_t n) { put_array(w, key, TYPE_BOOL, n); }
+void checkpoint_writer_bool_item(checkpoint_writer *w, bool v) { put(&w->values, &(const uint8_t){v}, 1); }
 
 /* ---- tensors ---- */
 

@@ -33,6 +33,8 @@ void checkpoint_writer_texts(checkpoint_writer *w, const char *key, uint64_t n);
 void checkpoint_writer_text_item(checkpoint_writer *w, const char *bytes, size_t n);
 void checkpoint_writer_i32s(checkpoint_writer *w, const char *key, uint64_t n);
 void checkpoint_writer_i32_item(checkpoint_writer *w, int32_t v);
+void checkpoint_writer_bools(checkpoint_writer *w, const char *key, uint64_t n);
+void checkpoint_writer_bool_item(checkpoint_writer *w, bool v);
 
 /** A file beside the tensors (config.json), of a safetensors checkpoint; written at once. */
 NODISCARD status checkpoint_writer_sibling(checkpoint_writer *w, const char *name, const char *bytes, size_t n, error *err);

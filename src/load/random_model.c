@@ -18,7 +18,7 @@ static const double STATE_STEP = 0.003;   /* rms that one block adds to a state 
 static const double GUMBEL_SIGMA = 1.2825; /* pi / sqrt(6) */
 static const double FAVOUR = 4;            /* what every embedding has in place 0, where routers have their preferences */
 
-typedef enum filler { FILL_ONES, FILL_VALUE, FILL_BULK, FILL_EMBED, FILL_ROUTER } filler;
+typedef enum filler { FILL_VALUE, FILL_BULK, FILL_EMBED, FILL_ROUTER, FILL_PROPORTIONAL } filler;
 
 typedef struct made_tensor {
     char name[NAME_BYTES];
@@ -26,7 +26,7 @@ typedef struct made_tensor {
     filler fill;
     int n_dims;
     int64_t dim[3];
-    double value; /* FILL_VALUE: it; else rms */
+    double value; /* FILL_VALUE: it; FILL_PROPORTIONAL: of the first quarter, the others are turned by nothing; else rms */
     bool expert;
     uint64_t n_bytes;
 } made_tensor;
@@ -131,17 +131,21 @@ static status add_norms(maker *k, int64_t l) {
     TRY(add_vector(k, "input_layernorm.weight", "attn_norm.weight", l, n, 1));
     if (!k->s->sandwich) return add_vector(k, "post_attention_layernorm.weight", "ffn_norm.weight", l, n, 1);
     static const struct {
-        const char *hf;
+        const char *hf, *gguf;
         bool small;
-    } more[] = {{"post_attention_layernorm.weight", true},      {"pre_feedforward_layernorm.weight", false},    {"post_feedforward_layernorm.weight", true},
-                {"pre_feedforward_layernorm_2.weight", false},  {"post_feedforward_layernorm_1.weight", false}, {"post_feedforward_layernorm_2.weight", false},
-                {"router.scale", false}};
-    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) TRY(add_vector(k, more[i].hf, "", l, n, more[i].small ? STATE_STEP : 1));
-    TRY(add_vector(k, "layer_scalar", "", l, 1, 1));
-    TRY(add_vector(k, "router.per_expert_scale", "", l, k->n_experts, 1));
-    TRY(add_matrix(k, "mlp.gate_proj.weight", "", l, k->dense, FILL_BULK, k->s->n_ff, n, rms_for(1, n)));
-    TRY(add_matrix(k, "mlp.up_proj.weight", "", l, k->dense, FILL_BULK, k->s->n_ff, n, rms_for(1, n)));
-    return add_matrix(k, "mlp.down_proj.weight", "", l, k->dense, FILL_BULK, n, k->s->n_ff, rms_for(1, k->s->n_ff));
+    } more[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight", true},
+                {"pre_feedforward_layernorm.weight", "ffn_norm.weight", false},
+                {"post_feedforward_layernorm.weight", "post_ffw_norm.weight", true},
+                {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", false},
+                {"post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", false},
+                {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", false},
+                {"router.scale", "ffn_gate_inp.scale", false}};
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) TRY(add_vector(k, more[i].hf, more[i].gguf, l, n, more[i].small ? STATE_STEP : 1));
+    TRY(add_vector(k, "layer_scalar", "layer_output_scale.weight", l, 1, 1));
+    TRY(add_vector(k, "router.per_expert_scale", "ffn_down_exps.scale", l, k->n_experts, 1));
+    TRY(add_matrix(k, "mlp.gate_proj.weight", "ffn_gate.weight", l, k->dense, FILL_BULK, k->s->n_ff, n, rms_for(1, n)));
+    TRY(add_matrix(k, "mlp.up_proj.weight", "ffn_up.weight", l, k->dense, FILL_BULK, k->s->n_ff, n, rms_for(1, n)));
+    return add_matrix(k, "mlp.down_proj.weight", "ffn_down.weight", l, k->dense, FILL_BULK, n, k->s->n_ff, rms_for(1, k->s->n_ff));
 }
 
 static status add_expert_matrix(maker *k, int64_t l, int64_t expert, const char *part, const char *gguf, int64_t rows, int64_t columns, double gain) {
@@ -177,8 +181,8 @@ static status add_experts(maker *k, int64_t l) {
     const double down = s->sandwich ? 1 : STATE_STEP;
     TRY(add_matrix(k, s->sandwich ? "router.proj.weight" : "mlp.gate.weight", "ffn_gate_inp.weight", l, k->router, FILL_ROUTER, k->n_experts, n, s->sandwich ? sqrt((double)n) : 1));
     if (s->sandwich && !k->fp8) {
-        TRY(add_expert_matrix(k, l, -1, "experts.gate_up_proj", "", 2 * ff, n, 1));
-        return add_expert_matrix(k, l, -1, "experts.down_proj", "", n, ff, down);
+        TRY(add_expert_matrix(k, l, -1, "experts.gate_up_proj", "ffn_gate_up_exps.weight", 2 * ff, n, 1));
+        return add_expert_matrix(k, l, -1, "experts.down_proj", "ffn_down_exps.weight", n, ff, down);
     }
     for (int64_t e = 0; e < (k->gguf ? 1 : k->n_experts); e++) {
         TRY(add_expert_matrix(k, l, e, "gate_proj", "ffn_gate_exps.weight", ff, n, 1));
@@ -197,6 +201,10 @@ static status list_tensors(maker *k) {
         TRY(add_experts(k, l));
     }
     TRY(add_vector(k, "model.norm.weight", "output_norm.weight", -1, n, 1));
+    if (k->gguf && k->s->sandwich) { /* a configuration says it in words */
+        TRY(add_vector(k, "", "rope_freqs.weight", -1, k->s->full_head_dim / 2, 1));
+        k->tensors[k->n_tensors - 1].fill = FILL_PROPORTIONAL;
+    }
     return add_matrix(k, "lm_head.weight", "output.weight", -1, k->dense, FILL_BULK, v, n, rms_for(0.25, n));
 }
 
@@ -289,6 +297,7 @@ static status write_rows(maker *k, const made_tensor *t) {
         for (int64_t c = 0; c < n; c++) {
             double v = t->value;
             if (t->fill == FILL_EMBED) v *= c == 0 ? FAVOUR : unit(k);
+            if (t->fill == FILL_PROPORTIONAL && c >= n / 4) v = 1e30; /* a divisor */
             if (router) v *= c == 0 ? k->favours[r] * norm / FAVOUR : unit(k) * GUMBEL_SIGMA * norm / sqrt((double)n);
             put_number(k->buffer + (size_t)c * size, t->dtype, v);
         }
@@ -313,7 +322,6 @@ static status set_types(maker *k) {
         k->fp8 = k->expert == VT_F8_E4M3;
         k->norm = k->router = k->gguf ? VT_F32 : VT_BF16;
         k->table = k->gguf ? VT_F16 : VT_BF16;
-        if (k->gguf && k->s->gguf_name == NULL) return error_set(k->err, STATUS_UNSUPPORTED, "make-model: %s is not written as GGUF (%s); bf16 and fp8 are", k->s->name, k->r->dtype);
         return STATUS_OK;
     }
     return error_set(k->err, STATUS_INVALID, "make-model: no dtype \"%.40s\": bf16, fp8, mxfp4, q4_0", k->r->dtype);

@@ -12,9 +12,12 @@ static const random_shape shapes[] = {
      .head_dim = 128, .n_experts = 128, .top_k = 8, .n_ff_exp = 768, .n_ff = 6144, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true},
     {.name = "olmoe-1b-7b", .hf_class = "OlmoeForCausalLM", .hf_name = "olmoe", .gguf_name = "olmoe", .n_embd = 2048, .n_layers = 16, .n_heads = 16, .n_kv_heads = 16,
      .head_dim = 128, .n_experts = 64, .top_k = 8, .n_ff_exp = 1024, .n_ff = 1024, .norm_eps = 1e-5, .rope_theta = 1e4, .wide_qk_norm = true},
-    {.name = "gemma-4-26b-a4b", .hf_class = "Gemma4ForCausalLM", .hf_name = "gemma4_text", .n_embd = 2816, .n_layers = 30, .n_heads = 16, .n_kv_heads = 8, .head_dim = 256,
+    {.name = "gemma-4-26b-a4b", .hf_class = "Gemma4ForCausalLM", .hf_name = "gemma4_text", .gguf_name = "gemma4", .n_embd = 2816, .n_layers = 30, .n_heads = 16, .n_kv_heads = 8, .head_dim = 256,
      .n_experts = 128, .top_k = 8, .n_ff_exp = 704, .n_ff = 2112, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true, .sandwich = true, .full_every = 6,
      .full_head_dim = 512, .full_kv_heads = 2, .window = 1024},
+    {.name = "tiny-gemma", .hf_class = "Gemma4ForCausalLM", .hf_name = "gemma4_text", .gguf_name = "gemma4", .n_embd = 256, .n_layers = 6, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32,
+     .n_experts = 32, .top_k = 4, .n_ff_exp = 128, .n_ff = 256, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true, .sandwich = true, .full_every = 3, .full_head_dim = 64, .full_kv_heads = 1,
+     .window = 32},
     {.name = "tiny", .hf_class = "Qwen3MoeForCausalLM", .hf_name = "qwen3_moe", .gguf_name = "qwen3moe", .n_embd = 256, .n_layers = 4, .n_heads = 4, .n_kv_heads = 2,
      .head_dim = 64, .n_experts = 32, .top_k = 4, .n_ff_exp = 128, .n_ff = 512, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true},
 };
@@ -30,7 +33,7 @@ const random_shape *random_shape_find(const char *name) {
 
 bool random_layer_is_full(const random_shape *s, int64_t layer, int64_t n_layers) { return s->full_every > 0 && ((layer + 1) % s->full_every == 0 || layer == n_layers - 1); }
 
-const char *random_model_shapes(void) { return "qwen3-30b-a3b, olmoe-1b-7b, gemma-4-26b-a4b, tiny"; }
+const char *random_model_shapes(void) { return "qwen3-30b-a3b, olmoe-1b-7b, gemma-4-26b-a4b, tiny, tiny-gemma"; }
 
 /* ---- tokens ---- */
 
@@ -78,6 +81,29 @@ static void put_number(const random_text *t, const char *name, double v) {
     checkpoint_writer_f32(t->w, key, (float)v);
 }
 
+/* What Gemma 4 has of two kinds: the plain keys are those of the full layers. */
+static void put_gemma4(const random_text *t) {
+    const random_shape *s = t->s;
+    char key[96];
+    put_count(t, "attention.key_length", s->full_head_dim);
+    put_count(t, "attention.value_length", s->full_head_dim);
+    put_count(t, "rope.dimension_count", s->full_head_dim);
+    put_count(t, "attention.key_length_swa", s->head_dim);
+    put_count(t, "attention.value_length_swa", s->head_dim);
+    put_count(t, "rope.dimension_count_swa", s->head_dim);
+    put_number(t, "rope.freq_base_swa", 1e4);
+    put_count(t, "attention.sliding_window", s->window);
+    put_count(t, "attention.shared_kv_layers", 0);
+    put_count(t, "embedding_length_per_layer_input", 0);
+    put_number(t, "final_logit_softcapping", 30);
+    key_of(t, key, sizeof key, "attention.sliding_window_pattern");
+    checkpoint_writer_bools(t->w, key, (uint64_t)t->n_layers);
+    for (int64_t l = 0; l < t->n_layers; l++) checkpoint_writer_bool_item(t->w, !random_layer_is_full(s, l, t->n_layers));
+    key_of(t, key, sizeof key, "attention.head_count_kv");
+    checkpoint_writer_i32s(t->w, key, (uint64_t)t->n_layers);
+    for (int64_t l = 0; l < t->n_layers; l++) checkpoint_writer_i32_item(t->w, (int32_t)(random_layer_is_full(s, l, t->n_layers) ? s->full_kv_heads : s->n_kv_heads));
+}
+
 status random_text_gguf(const random_text *t, error *err) {
     checkpoint_writer *w = t->w;
     const random_shape *s = t->s;
@@ -90,9 +116,13 @@ status random_text_gguf(const random_text *t, error *err) {
     put_count(t, "embedding_length", s->n_embd);
     put_count(t, "feed_forward_length", s->n_ff);
     put_count(t, "attention.head_count", s->n_heads);
-    put_count(t, "attention.head_count_kv", s->n_kv_heads);
-    put_count(t, "attention.key_length", s->head_dim);
-    put_count(t, "attention.value_length", s->head_dim);
+    if (s->sandwich) {
+        put_gemma4(t);
+    } else {
+        put_count(t, "attention.head_count_kv", s->n_kv_heads);
+        put_count(t, "attention.key_length", s->head_dim);
+        put_count(t, "attention.value_length", s->head_dim);
+    }
     put_count(t, "expert_count", t->n_experts);
     put_count(t, "expert_used_count", s->top_k);
     put_count(t, "expert_feed_forward_length", s->n_ff_exp);

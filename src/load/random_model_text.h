@@ -7,7 +7,7 @@
 
 typedef struct random_shape {
     const char *name;
-    const char *hf_class, *hf_name, *gguf_name; /* gguf_name NULL: not written */
+    const char *hf_class, *hf_name, *gguf_name;
     int64_t n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_experts, top_k, n_ff_exp, n_ff;
     double norm_eps, rope_theta;
     bool wide_qk_norm; /* norms of q and k over all heads at once */
