@@ -114,6 +114,14 @@ foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olm
   set_tests_properties(experts_${name} PROPERTIES LABELS model TIMEOUT 1800)
 endforeach()
 
+# Clients on threads of their own over streamed experts.
+add_executable(stream_clients ${CMAKE_CURRENT_SOURCE_DIR}/model/stream_clients.c)
+target_link_libraries(stream_clients PRIVATE model_support)
+foreach(name qwen3-moe gpt-oss-mxfp4)
+  add_test(NAME stream_clients_${name} COMMAND stream_clients ${fixtures}/${name})
+  set_tests_properties(stream_clients_${name} PROPERTIES LABELS model TIMEOUT 900)
+endforeach()
+
 # Whole models on a device whose memory the host cannot touch, against the processor.
 add_executable(check_device ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device.c)
 target_link_libraries(check_device PRIVATE model_support test_posed hr_engine hr_vt_cpu hr_vt hr_base)
