@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streamed experts when reading goes wrong under a running engine: below the reader and with real files, as published and from a packed bank, by each way of reading. Several requests are in a
+ * Streamed experts when reading goes wrong under a running engine: below the reader and with real files, as published and from a packed bank, by each way of reading, on the processor and by way of slots on a device. Several requests are in a
  * step together; those that need what cannot be read fail, with file, offset and reason; the others have the bits that they have alone, nothing stays held, and the same requests are right
  * once the trouble is over.
  * Usage: fault_experts FIXTURE
@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "model/block_moe.h"
 #include "moe/expert_pack.h"
+#include "support/posed_device.h"
 #include "support/read_faults.h"
 
 enum { REQUESTS = 6, FEW = 3, LONG = 100, MORE = 12, MAX_LAYERS = 64, MAX_EXPERTS = 64 };
@@ -25,13 +26,13 @@ enum { REQUESTS = 6, FEW = 3, LONG = 100, MORE = 12, MAX_LAYERS = 64, MAX_EXPERT
 static const char *fixture;
 static atomic_int errors_logged;
 
-/* Where experts are read from, and how. */
+/* Where experts are read from, and how; and whether they go on to slots of a device whose memory the host cannot touch. */
 typedef struct setting {
     const char *reader; /* NULL: as published, where fixtures are read buffered */
-    const char *slots;
+    bool on_device;
 } setting;
-static const setting settings[] = {{NULL, "min"}, {"buffered", "min"}, {"pread", "min"}, {"io_uring", "min"}};
-enum { SETTINGS = sizeof settings / sizeof settings[0] };
+static const setting settings[] = {{NULL, false}, {"buffered", false}, {"pread", false}, {"io_uring", false}, {NULL, true}, {"io_uring", true}};
+enum { SETTINGS = sizeof settings / sizeof settings[0], LATEST = 3 };
 static bool have[SETTINGS];
 
 static support_folder place;
@@ -93,8 +94,10 @@ static void fresh_bank(void) {
 /* ---- engines ---- */
 
 static headrace_engine *load(const setting *s, const char *slots) {
-    if (s->reader == NULL) return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", NULL);
-    return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "expert-bank", bank, "expert-reader", s->reader, NULL);
+    const char *const device = s->on_device ? "cuda" : "cpu";
+    const bool least = s->on_device;
+    if (s->reader == NULL) return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "device", device, least ? "device-experts" : "ctx", least ? "min" : "0", NULL);
+    return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "expert-bank", bank, "expert-reader", s->reader, "device", device, least ? "device-experts" : "ctx", least ? "min" : "0", NULL);
 }
 
 static const char *file_of(const setting *s) { return s->reader == NULL ? "model.safetensors" : "bank"; }
@@ -184,7 +187,7 @@ static int setup(void **state) {
         x = x * 1664525u + 1013904223u;
         *(i < REQUESTS * FEW ? &ids[i / FEW][i % FEW] : &long_ids[i - REQUESTS * FEW]) = 3 + (int32_t)((x >> 8) % 200u);
     }
-    headrace_engine *e = support_load(folder, "experts", "resident", "threads", "2", NULL);
+    headrace_engine *e = support_load(folder, "experts", "resident", "device", "cpu", "threads", "2", NULL);
     n_layers = (int)e->model->hp.n_layers;
     n_experts = (int)e->model->hp.n_experts;
     assert_true(n_layers <= MAX_LAYERS && n_experts <= MAX_EXPERTS);
@@ -203,8 +206,8 @@ static int setup(void **state) {
         headrace_config *c = NULL;
         headrace_error err = {0};
         assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
-        const char *const keys[][2] = {{"model", folder}, {"experts", "stream"}, {"expert-bank", bank}, {"expert-reader", settings[i].reader}};
-        for (size_t k = 0; k < (settings[i].reader == NULL ? 2 : 4); k++) assert_int_equal(headrace_config_set(c, keys[k][0], keys[k][1], &err), HEADRACE_OK);
+        const char *const keys[][2] = {{"model", folder}, {"experts", "stream"}, {"device", settings[i].on_device ? "cuda" : "cpu"}, {"expert-bank", bank}, {"expert-reader", settings[i].reader}};
+        for (size_t k = 0; k < (settings[i].reader == NULL ? 3 : 5); k++) assert_int_equal(headrace_config_set(c, keys[k][0], keys[k][1], &err), HEADRACE_OK);
         have[i] = headrace_load(c, NULL, NULL, &e, &err) == HEADRACE_OK;
         headrace_config_destroy(c);
         if (have[i])
@@ -212,7 +215,7 @@ static int setup(void **state) {
         else
             print_message("left out: %s: %s\n", settings[i].reader, err.text);
     }
-    assert_true(have[0] && have[1] && have[2]);
+    assert_true(have[0] && have[1] && have[2] && have[4]);
     return 0;
 }
 
@@ -264,7 +267,7 @@ static void a_read_error_fails_those_who_need_it(void **state) {
     (void)state;
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        headrace_engine *e = load(&settings[k], "min");
         const victim v = choose(e, &settings[k]);
         for (int round = 0; round < 3; round++) {
             fault.fail_begin = v.off + v.n_bytes / 2;
@@ -284,7 +287,7 @@ static void a_failed_prompt_leaves_no_prefix(void **state) {
     (void)state;
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        headrace_engine *e = load(&settings[k], "min");
         const victim v = choose(e, &settings[k]);
         int spared = 0;
         while (v.fails[spared]) spared++;
@@ -314,7 +317,7 @@ static void short_and_interrupted_reads_go_on(void **state) {
     (void)state;
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        headrace_engine *e = load(&settings[k], "min");
         read_faults_reset();
         fault.short_every = 2;
         fault.interrupt_every = 3;
@@ -330,8 +333,8 @@ static void a_read_five_seconds_late(void **state) {
     (void)state;
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
-        const int ms = k == SETTINGS - 1 ? 5000 : 300;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        const int ms = k == LATEST ? 5000 : 300;
+        headrace_engine *e = load(&settings[k], "min");
         read_faults_reset();
         fault.late_ms = ms;
         (void)run_mixed(e, nobody, "", "");
@@ -371,7 +374,7 @@ static void cancel_during_a_read(void **state) {
     (void)state;
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        headrace_engine *e = load(&settings[k], "min");
         for (int decode = 0; decode < 2; decode++) {
             for (int at = 0; at < 12; at += 4) {
                 headrace_error err = {0};
@@ -408,9 +411,9 @@ static void cancel_during_a_read(void **state) {
 
 static void a_flipped_bit(void **state) {
     (void)state;
-    for (int k = 1; k < SETTINGS; k++) {
-        if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+    for (int k = 0; k < SETTINGS; k++) {
+        if (!have[k] || settings[k].reader == NULL) continue;
+        headrace_engine *e = load(&settings[k], "min");
         const victim v = choose(e, &settings[k]);
         flip(bank, v.off + v.n_bytes - 1);
         const int n = run_mixed(e, v.fails, "bank", "is damaged: expected checksum");
@@ -440,9 +443,9 @@ static uint64_t choose_cut(const headrace_engine *e, bool *fails) {
 
 static void a_bank_cut_short(void **state) {
     (void)state;
-    for (int k = 1; k < SETTINGS; k++) {
-        if (!have[k]) continue;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+    for (int k = 0; k < SETTINGS; k++) {
+        if (!have[k] || settings[k].reader == NULL) continue;
+        headrace_engine *e = load(&settings[k], "min");
         bool fails[REQUESTS];
         const uint64_t cut = choose_cut(e, fails);
         assert_int_equal(truncate(bank, (off_t)cut), 0);
@@ -510,7 +513,7 @@ static void another_file_under_the_name(void **state) {
     for (int k = 0; k < SETTINGS; k++) {
         if (!have[k]) continue;
         const char *path = settings[k].reader == NULL ? tensors : bank;
-        headrace_engine *e = load(&settings[k], settings[k].slots);
+        headrace_engine *e = load(&settings[k], "min");
         snprintf(old, sizeof old, "%s.new", path);
         copy_file(path, old);
         struct stat st;
@@ -531,7 +534,7 @@ static void another_file_under_the_name(void **state) {
 static void a_mapped_checkpoint_written_to(void **state) {
     (void)state;
     support_run r[REQUESTS];
-    headrace_engine *e = support_load(folder, "experts", "resident", "load", "map", "threads", "2", NULL);
+    headrace_engine *e = support_load(folder, "experts", "resident", "load", "map", "device", "cpu", "threads", "2", NULL);
     const victim v = choose(e, &settings[0]);
     (void)run_mixed(e, nobody, "", "");
     flip(tensors, v.off);
@@ -545,9 +548,53 @@ static void a_mapped_checkpoint_written_to(void **state) {
     fresh_tensors();
 }
 
+/* Nothing of the checkpoint or the bank is in the address space of a process that streams. */
+static void nothing_is_mapped(void **state) {
+    (void)state;
+    for (int k = -1; k < SETTINGS; k++) {
+        if (k >= 0 && !have[k]) continue;
+        char line[PATH_MAX + 256];
+        int n = 0;
+        headrace_engine *e = k >= 0 ? load(&settings[k], "min") : support_load(folder, "experts", "resident", "load", "map", "device", "cpu", NULL);
+        (void)run_mixed(e, nobody, "", "");
+        FILE *f = fopen("/proc/self/maps", "r");
+        assert_non_null(f);
+        while (fgets(line, sizeof line, f) != NULL) n += strstr(line, folder) != NULL;
+        fclose(f);
+        assert_int_equal(n, k >= 0 ? 0 : 1); /* the resident one is seen by this way of looking */
+        finish(e);
+    }
+}
+
+/* Of the files that hold experts, a load reads headers and dense weights. */
+static void no_expert_is_read_at_load(void **state) {
+    (void)state;
+    for (int k = 0; k < SETTINGS; k++) {
+        if (!have[k]) continue;
+        read_faults_reset();
+        headrace_engine *e = load(&settings[k], "all");
+        assert_true(fault.n_reads > 0);
+        const int n_reads = fault.n_reads;
+        const victim v = choose(e, &settings[k]);
+        const headrace_stats before = support_stats(e);
+        assert_int_equal(before.expert_reads + before.expert_bytes_read + before.expert_misses, 0);
+        (void)run_mixed(e, nobody, "", "");
+        assert_true(fault.n_reads > n_reads && support_stats(e).expert_reads > 0);
+        finish(e);
+        if (settings[k].reader != NULL) continue; /* faults are at places of any file */
+        fault.fail_begin = v.off; /* the same load, where an expert cannot be read */
+        fault.fail_end = v.off + v.n_bytes;
+        e = load(&settings[k], "all");
+        (void)run_mixed(e, v.fails, file_of(&settings[k]), "Input/output error");
+        read_faults_reset();
+        finish(e);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     fixture = argv[1];
+    (void)posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_read_error_fails_those_who_need_it),
         cmocka_unit_test(a_failed_prompt_leaves_no_prefix),
@@ -559,6 +606,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_checkpoint_written_to),
         cmocka_unit_test(another_file_under_the_name),
         cmocka_unit_test(a_mapped_checkpoint_written_to),
+        cmocka_unit_test(nothing_is_mapped),
+        cmocka_unit_test(no_expert_is_read_at_load),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

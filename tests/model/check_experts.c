@@ -73,6 +73,7 @@ static void every_budget(void **state) {
         assert_int_equal(st.expert_slots, budgets[b]);
         assert_int_equal(st.n_hot_allocations, 0);
         assert_int_equal(st.expert_failures, 0);
+        assert_true(st.memory_peak_bytes > 0 && st.memory_peak_bytes <= st.memory_planned_bytes);
         assert_true(st.expert_misses >= st.experts_distinct && st.expert_bytes_read > 0 && st.expert_reads >= st.expert_misses);
         if (budgets[b] < st.experts_distinct)
             assert_true(st.expert_evictions > 0 && st.expert_misses > st.experts_distinct);

@@ -119,6 +119,7 @@ static void storm(const char *reader) {
                   (unsigned long long)st.expert_misses, (unsigned long long)st.expert_evictions);
     assert_true(n_whole > EACH / 2 && n_cancelled > 0);
     assert_true(st.expert_misses > 100 && st.expert_evictions > 100 && (reader == NULL || st.expert_hits > 20));
+    assert_true(st.memory_peak_bytes <= st.memory_planned_bytes);
     assert_int_equal(st.expert_failures + st.n_hot_allocations + st.kv_pages_used, 0);
     headrace_free(e);
 }
