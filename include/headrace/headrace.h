@@ -89,6 +89,7 @@ typedef struct headrace_model_info {
     int32_t n_devices_passed_over;     /* that device "auto" found and could not take; the log says why */
     uint64_t device_bytes;             /* planned in the device's own memory; 0 where it computes in the host's */
     int32_t n_embd;                    /* numbers of an embedding; 0: this architecture gives none */
+    const char *activations;           /* what products multiply with which weights: "bf16 x bf16, f32 x f32"; borrowed */
 } headrace_model_info;
 HEADRACE_API headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out);
 

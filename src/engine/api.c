@@ -174,6 +174,7 @@ headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model
         .n_devices_passed_over = e->n_passed_over,
         .device_bytes = p->device_total_bytes,
         .n_embd = model_gives_hidden(e->model) ? (int32_t)e->model->hp.n_embd : 0,
+        .activations = e->model->activations,
     };
     memcpy(out, &info, size);
     return HEADRACE_OK;

@@ -72,7 +72,7 @@ static status plan_settings(headrace_engine *e, const config *c, error *err) {
     const char *kv = config_text(c, CONFIG_KEY_KV_DTYPE), *act = config_text(c, CONFIG_KEY_ACT);
     p->kv_dtype = strcmp(kv, "f32") == 0 ? VT_F32 : strcmp(kv, "bf16") == 0 ? VT_BF16 : VT_F16;
     p->prefix_cache = config_bool(c, CONFIG_KEY_PREFIX_CACHE);
-    p->act = strcmp(act, "f32") == 0 ? ACT_F32 : strcmp(act, "q8") == 0 ? ACT_Q8 : ACT_AUTO;
+    p->act = strcmp(act, "f32") == 0 ? ACT_F32 : strcmp(act, "q8") == 0 ? ACT_Q8 : strcmp(act, "bf16") == 0 ? ACT_BF16 : ACT_AUTO;
     return STATUS_OK;
 }
 

@@ -122,6 +122,7 @@ static void add_plan(report_ctx *r, const headrace_engine *e, const error *refus
     if (p->total_bytes == 0) return;
     add_number(r, "planned_context", p->n_ctx);
     add_number(r, "planned_sequences", p->max_seqs);
+    add_row(r, "activations", e->model->activations);
     if (p->n_snapshots > 0) {
         add_number(r, "planned_snapshots", p->n_snapshots);
         add_number(r, "snapshot_bytes", (int64_t)model_state_bytes(e->model));

@@ -2,6 +2,8 @@
 /* Workspace and the small blocks: products, norms, residual, embedding, head. */
 #include "model/block.h"
 
+#include <string.h>
+
 #include "base/checked.h"
 
 enum { WS_ALIGN = 256 };
@@ -27,27 +29,47 @@ status ws_take(block_ctx *c, vt_dtype t, int64_t rows, int64_t cols, vt_tensor *
     return STATUS_OK;
 }
 
-block_act block_act_of(vt_tensor x) { return (block_act){.f32 = x}; }
+block_act block_act_of(vt_tensor x) { return x.dtype == VT_BF16 ? (block_act){.bf16 = x} : (block_act){.f32 = x}; }
 
-/* The activation form that this weight takes: F32, or its Q8 form when --act allows. */
-static vt_dtype act_dtype(const model *m, vt_dtype weight) {
-    if (m->opt.act == ACT_F32 || !vt_dtype_is_block(weight)) return VT_F32;
+static int product_of(vt_op op) { return op == VT_OP_MATMUL_BT ? 0 : op == VT_OP_MATMUL_BT_SCALED ? 1 : op == VT_OP_MATMUL_KN ? 2 : -1; }
+
+void block_find_bf16_rows(model *m, const vt_queue *q) {
+    static const struct {
+        vt_op op;
+        vt_dtype third;
+    } kinds[] = {{VT_OP_MATMUL_BT, VT_F32}, {VT_OP_MATMUL_KN, VT_F32}, {VT_OP_MATMUL_BT_SCALED, VT_F32}, {VT_OP_MATMUL_BT_SCALED, VT_F16}, {VT_OP_MATMUL_BT_SCALED, VT_BF16}, {VT_OP_MATMUL_BT_SCALED, VT_F8_E8M0}};
+    _Static_assert(VT_DTYPE_COUNT <= 64, "a bit a dtype");
+    memset(m->bf16_rows, 0, sizeof m->bf16_rows);
+    if (m->opt.act != ACT_BF16) return;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        for (int w = 0; w < VT_DTYPE_COUNT; w++) {
+            if (vt_can_run(q, kinds[i].op, vt_sig_make(VT_BF16, (vt_dtype)w, kinds[i].third), NULL) == STATUS_OK) m->bf16_rows[product_of(kinds[i].op)][w] |= 1ull << kinds[i].third;
+        }
+    }
+}
+
+vt_dtype block_act_dtype(const block_ctx *c, vt_op op, vt_dtype weight, vt_dtype third) {
+    const model *m = c->m;
+    const int p = product_of(op);
+    if (p >= 0 && (m->bf16_rows[p][weight] >> third & 1) != 0) return VT_BF16;
+    if (m->opt.act == ACT_F32 || m->opt.act == ACT_BF16 || !vt_dtype_is_block(weight)) return VT_F32;
     const vt_dtype q8 = vt_dtype_q8_activation(weight);
     return q8 == VT_NONE ? VT_F32 : q8;
 }
 
-static status act_form(block_ctx *c, block_act *x, vt_dtype want, vt_tensor **out) {
-    if (want == VT_F32) {
-        *out = &x->f32;
-        return STATUS_OK;
-    }
-    vt_tensor *form = want == VT_Q8_A32 ? &x->q8_a32 : &x->q8_a256;
-    if (form->n_dims == 0) {
-        TRY(ws_take(c, want, x->f32.dim[0], x->f32.dim[1], form));
-        TRY(vt_quantize_rows(c->q, form, &x->f32, c->err));
-    }
+status block_act_form(block_ctx *c, block_act *x, vt_dtype want, vt_tensor **out) {
+    const vt_tensor *x0 = x->f32.n_dims != 0 ? &x->f32 : &x->bf16;
+    vt_tensor *form = want == VT_F32 ? &x->f32 : want == VT_BF16 ? &x->bf16 : want == VT_Q8_A32 ? &x->q8_a32 : &x->q8_a256;
     *out = form;
-    return STATUS_OK;
+    if (form->n_dims != 0) return STATUS_OK;
+    if (want == VT_F32 || want == VT_BF16) {
+        TRY(ws_take(c, want, x0->dim[0], x0->dim[1], form));
+        return vt_mul_scalar(c->q, form, x0, 1.0f, c->err);
+    }
+    TRY(block_act_form(c, x, VT_F32, out));
+    TRY(ws_take(c, want, x->f32.dim[0], x->f32.dim[1], form));
+    *out = form;
+    return vt_quantize_rows(c->q, form, &x->f32, c->err);
 }
 
 /* The scales of a weight of the model's own table; NULL: none. */
@@ -58,17 +80,37 @@ static const struct model_scale *scale_of(const model *m, const vt_tensor *w) {
     return s->t.n_dims != 0 ? s : NULL;
 }
 
-status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) {
+static vt_dtype act_of_weight(const block_ctx *c, const vt_tensor *w) {
+    const struct model_scale *scale = scale_of(c->m, w);
+    return scale != NULL ? block_act_dtype(c, VT_OP_MATMUL_BT_SCALED, w->dtype, scale->t.dtype) : block_act_dtype(c, VT_OP_MATMUL_BT, w->dtype, VT_F32);
+}
+
+status block_act_ready(block_ctx *c, block_act *x, const vt_tensor *w) {
+    vt_tensor *form;
+    return block_act_form(c, x, act_of_weight(c, w), &form);
+}
+
+vt_dtype block_feed_dtype(const block_ctx *c, int layer, int n_slots, const int *slots) {
+    for (int i = 0; i < n_slots; i++) {
+        const vt_tensor *w = model_weight(c->m, slots[i], layer);
+        if (w->n_dims != 0 && act_of_weight(c, w) != VT_BF16) return VT_F32;
+    }
+    return VT_BF16;
+}
+
+static status linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias, vt_dtype act) {
     const struct model_scale *scale = scale_of(c->m, w);
     vt_tensor *a;
-    if (scale != NULL) {
-        TRY(vt_matmul_bt_scaled(c->q, &out, &x->f32, w, &scale->t, scale->p, c->err));
-    } else {
-        TRY(act_form(c, x, act_dtype(c->m, w->dtype), &a));
-        TRY(vt_matmul_bt(c->q, &out, a, w, c->err));
-    }
-    if (bias != NULL && bias->n_dims != 0) TRY(vt_add(c->q, &out, &out, bias, c->err));
-    return STATUS_OK;
+    TRY(block_act_form(c, x, act, &a));
+    TRY(scale != NULL ? vt_matmul_bt_scaled(c->q, &out, a, w, &scale->t, scale->p, c->err) : vt_matmul_bt(c->q, &out, a, w, c->err));
+    return bias != NULL && bias->n_dims != 0 ? vt_add(c->q, &out, &out, bias, c->err) : STATUS_OK;
+}
+
+status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) { return linear(c, out, x, w, bias, act_of_weight(c, w)); }
+
+status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) {
+    const vt_dtype act = act_of_weight(c, w);
+    return linear(c, out, x, w, bias, act == VT_BF16 ? VT_F32 : act);
 }
 
 status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer) {
@@ -94,10 +136,12 @@ status block_embed(block_ctx *c, vt_tensor x) {
 }
 
 status block_head(block_ctx *c, vt_tensor x, vt_tensor logits) {
-    TRY(block_norm(c, x, x, W_FINAL_NORM, -1));
-    const vt_tensor *w = model_weight(c->m, W_HEAD, -1);
-    if (w->n_dims == 0) w = model_weight(c->m, W_EMBED, -1);
-    block_act act = block_act_of(x);
+    const int slot = model_weight(c->m, W_HEAD, -1)->n_dims != 0 ? W_HEAD : W_EMBED;
+    const vt_tensor *w = model_weight(c->m, slot, -1);
+    vt_tensor h = x;
+    if (BLOCK_FEED(c, -1, slot) == VT_BF16) TRY(ws_take(c, VT_BF16, x.dim[0], x.dim[1], &h));
+    TRY(block_norm(c, h, x, W_FINAL_NORM, -1));
+    block_act act = block_act_of(h);
     TRY(block_linear(c, logits, &act, w, NULL));
     const float cap = (float)c->m->hp.logit_softcap;
     return cap > 0 ? vt_softcap(c->q, &logits, &logits, cap, c->err) : STATUS_OK;
@@ -108,7 +152,7 @@ status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_acti
     const int64_t n = c->n_rows, ff = c->m->layers[layer].n_ff;
     vt_tensor gate_up, mid;
     TRY(ws_take(c, VT_F32, n, 2 * ff, &gate_up));
-    TRY(ws_take(c, VT_F32, n, ff, &mid));
+    TRY(ws_take(c, BLOCK_FEED(c, layer, W_DOWN), n, ff, &mid));
     block_act a = block_act_of(x), b = block_act_of(mid);
     TRY(block_linear(c, vt_tensor_slice(gate_up, 1, 0, ff), &a, model_weight(c->m, W_GATE, layer), NULL));
     TRY(block_linear(c, vt_tensor_slice(gate_up, 1, ff, ff), &a, model_weight(c->m, W_UP, layer), NULL));
@@ -118,16 +162,33 @@ status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_acti
     return STATUS_OK;
 }
 
+status block_normed_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h;
+    TRY(ws_take(c, BLOCK_FEED(c, layer, W_Q, W_K, W_V), c->n_rows, c->m->hp.n_embd, &h));
+    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+    TRY(block_attention(c, out, h, layer));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
+status block_normed_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h;
+    TRY(ws_take(c, BLOCK_FEED(c, layer, W_GATE, W_UP), c->n_rows, c->m->hp.n_embd, &h));
+    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
+    TRY(block_mlp(c, out, h, layer, act));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
 status block_decoder_layer(block_ctx *c, int layer, vt_tensor x) {
     const size_t mark = ws_mark(c);
-    vt_tensor h, y;
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    vt_tensor y;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
-    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
-    TRY(block_attention(c, y, h, layer));
+    TRY(block_normed_attention(c, y, x, layer));
     TRY(block_add(c, x, y));
-    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
-    TRY(block_mlp(c, y, h, layer, BLOCK_SILU));
+    TRY(block_normed_mlp(c, y, x, layer, BLOCK_SILU));
     TRY(block_add(c, x, y));
     ws_release(c, mark);
     return STATUS_OK;
@@ -135,15 +196,12 @@ status block_decoder_layer(block_ctx *c, int layer, vt_tensor x) {
 
 status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act) {
     const size_t mark = ws_mark(c);
-    vt_tensor h, y;
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    vt_tensor y;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
-    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
-    TRY(block_attention(c, y, h, layer));
+    TRY(block_normed_attention(c, y, x, layer));
     TRY(block_norm(c, y, y, W_ATTN_POST_NORM, layer));
     TRY(block_add(c, x, y));
-    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
-    TRY(block_mlp(c, y, h, layer, act));
+    TRY(block_normed_mlp(c, y, x, layer, act));
     TRY(block_norm(c, y, y, W_FFN_POST_NORM, layer));
     TRY(block_add(c, x, y));
     ws_release(c, mark);

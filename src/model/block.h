@@ -22,16 +22,33 @@ size_t ws_mark(const block_ctx *c);
 void ws_release(block_ctx *c, size_t mark);
 NODISCARD status ws_take(block_ctx *c, vt_dtype t, int64_t rows, int64_t cols, vt_tensor *out);
 
-/** Rows of activations with their quantised forms, made once when a weight first asks. */
+/** Rows of activations, F32 or BF16, with their other forms, each made once when a weight first asks. A form lives as long as the workspace did when it was made. */
 typedef struct block_act {
-    vt_tensor f32, q8_a32, q8_a256;
+    vt_tensor f32, bf16, q8_a32, q8_a256;
 } block_act;
 block_act block_act_of(vt_tensor x);
 
+/**
+ * The dtype of the activations that this op's products with these weights take: F32, BF16 or a Q8 form, by --act and the rows that the device has. third: of the scales for
+ * matmul_bt_scaled, else of the output.
+ */
+vt_dtype block_act_dtype(const block_ctx *c, vt_op op, vt_dtype weight, vt_dtype third);
+/** For the plan: the signatures that block_act_dtype answers from. */
+void block_find_bf16_rows(model *m, const vt_queue *q);
+/** x in a form, which is made now if it was not. */
+NODISCARD status block_act_form(block_ctx *c, block_act *x, vt_dtype want, vt_tensor **out);
+/** The form that this weight takes, made now: before a stretch of workspace that is given back while x is still in use. */
+NODISCARD status block_act_ready(block_ctx *c, block_act *x, const vt_tensor *w);
+/** What rows are stored in that nothing reads but products with the weights of these slots (absent ones do not count): BF16 where all of them take that, else F32. */
+vt_dtype block_feed_dtype(const block_ctx *c, int layer, int n_slots, const int *slots);
+#define BLOCK_FEED(c, layer, ...) block_feed_dtype(c, layer, (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
+
 /** out[T, N] = x . w[N, K]^T (+ bias [N]); the activation form follows the weight's dtype and --act. */
 NODISCARD status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
+/** The same with activations that are not rounded to BF16 whatever --act says: for routers, where a rounding may change a choice. */
+NODISCARD status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
 
-/** out = rms_norm(x) with the weight of (slot, layer); its transform is honoured. out may be x. */
+/** out = rms_norm(x) with the weight of (slot, layer); its transform is honoured. out F32, where it may be x, or BF16. */
 NODISCARD status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer);
 /** out = rms_norm(x) with a weight of one. out may be x. */
 NODISCARD status block_norm_plain(block_ctx *c, vt_tensor out, vt_tensor x);
@@ -45,6 +62,10 @@ NODISCARD status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int l
 typedef enum block_activation { BLOCK_SILU, BLOCK_GELU } block_activation;
 /** out[T, embd] = down(act(gate x) * up x). */
 NODISCARD status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act);
+
+/** block_attention and block_mlp of the normed rows (W_ATTN_NORM, W_FFN_NORM), which nothing else reads. */
+NODISCARD status block_normed_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
+NODISCARD status block_normed_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act);
 
 /** x += y. */
 NODISCARD status block_add(block_ctx *c, vt_tensor x, vt_tensor y);

@@ -92,6 +92,7 @@ status block_mla(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bloc
     TRY(ws_take(c, VT_F32, c->n_rows, n_heads * width, &got));
     TRY(ws_take(c, VT_F32, c->n_rows, n_heads * p->value, &values));
     block_act a = block_act_of(x);
+    TRY(block_act_ready(c, &a, model_weight(m, p->kv_a, layer)));
     TRY(make_query(c, q, &a, layer, p));
     TRY(write_latent(c, &a, layer, p));
     TRY(rotate(c, vt_tensor_slice(vt_tensor_split_last(q, head), 2, p->nope, p->rope), layer));

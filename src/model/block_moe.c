@@ -197,7 +197,7 @@ static status route(block_ctx *c, vt_tensor x_router, int layer, const block_moe
     vt_tensor logits;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_experts, &logits));
     block_act a = block_act_of(x_router);
-    TRY(block_linear(c, logits, &a, model_weight(c->m, W_ROUTER, layer), model_weight(c->m, W_ROUTER_BIAS, layer)));
+    TRY(block_linear_f32(c, logits, &a, model_weight(c->m, W_ROUTER, layer), model_weight(c->m, W_ROUTER_BIAS, layer)));
     TRY(vt_router_topk(c->q, &ids, &weights, &logits, model_weight(c->m, W_SELECT_BIAS, layer), model_weight(c->m, W_EXPERT_SCALE, layer), p->router, c->err));
     ws_release(c, mark);
     return STATUS_OK;
@@ -237,7 +237,7 @@ status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int 
     const size_t mark = ws_mark(c);
     vt_tensor gate_up, mid;
     TRY(ws_take(c, VT_F32, c->n_rows, 2 * n_ff, &gate_up));
-    TRY(ws_take(c, VT_F32, c->n_rows, n_ff, &mid));
+    TRY(ws_take(c, BLOCK_FEED(c, layer, down_slot), c->n_rows, n_ff, &mid));
     block_act a = block_act_of(x), b = block_act_of(mid);
     TRY(block_linear(c, vt_tensor_slice(gate_up, 1, 0, n_ff), &a, model_weight(c->m, gate_slot, layer), NULL));
     TRY(block_linear(c, vt_tensor_slice(gate_up, 1, n_ff, n_ff), &a, model_weight(c->m, up_slot, layer), NULL));
@@ -253,13 +253,17 @@ status block_moe_layer(block_ctx *c, int layer, vt_tensor x, const block_moe_par
     vt_tensor h, y, shared;
     TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &h));
     TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &y));
-    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
-    TRY(p->attention != NULL ? p->attention(c, y, h, layer) : block_attention(c, y, h, layer));
-    TRY(block_add(c, x, y));
-    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
-    if (layer < m->hp.n_dense_layers) {
-        TRY(block_mlp(c, y, h, layer, BLOCK_SILU));
+    if (p->attention != NULL) {
+        TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+        TRY(p->attention(c, y, h, layer));
     } else {
+        TRY(block_normed_attention(c, y, x, layer));
+    }
+    TRY(block_add(c, x, y));
+    if (layer < m->hp.n_dense_layers) {
+        TRY(block_normed_mlp(c, y, x, layer, BLOCK_SILU));
+    } else {
+        TRY(block_norm(c, h, x, W_FFN_NORM, layer));
         TRY(block_moe(c, y, h, h, layer, p));
         if (model_weight(m, W_SHARED_GATE, layer)->n_dims != 0) {
             TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &shared));

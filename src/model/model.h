@@ -51,7 +51,8 @@ typedef struct model_state {
 } model_state;
 enum { MODEL_STATES_PER_LAYER = 2 };
 
-typedef enum act_mode { ACT_AUTO, ACT_F32, ACT_Q8 } act_mode;
+typedef enum act_mode { ACT_AUTO, ACT_F32, ACT_Q8, ACT_BF16 } act_mode;
+enum { MODEL_N_PRODUCTS = 3, MODEL_ACTIVATIONS_TEXT = 256 };
 
 /** For checking: sees the residual stream after the embedding (layer 0) and after each layer (1 ...), when the device is done with it. */
 typedef void model_observer(void *ctx, int layer, const vt_tensor *x);
@@ -109,6 +110,8 @@ struct model {
     vt_tensor *k_cache, *v_cache; /* [n_layers], set by model_set_cache */
 
     vt_recorder recorder;
+    uint64_t bf16_rows[MODEL_N_PRODUCTS][VT_DTYPE_COUNT]; /* of the plan, per product and dtype of weights: bits of the third dtype of signatures that take BF16 activations (block_act_dtype) */
+    char activations[MODEL_ACTIVATIONS_TEXT]; /* of the plan: "bf16 x bf16, f32 x f32": what is multiplied with which weights */
     size_t plan_workspace_bytes, plan_weight_bytes, weights_read_bytes; /* device bytes; dense bytes one decoded row reads */
     size_t plan_copy_bytes; /* of weights that lie in the file where no kernel can read them: copied even where others are aliased */
     size_t plan_meta_bytes;

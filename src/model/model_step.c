@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plan, commit and run. The plan is the pass itself, run against a recorder: what it asks for and how deep its workspace gets is what the step will need. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -200,6 +201,25 @@ static status count_weights(model *mo, error *err) {
     return STATUS_OK;
 }
 
+/* What the recorded products multiply with what. */
+static status list_activations(model *mo, error *err) {
+    size_t used = 0;
+    bool bf16 = false;
+    mo->activations[0] = 0;
+    for (int32_t i = 0; i < mo->recorder.n; i++) {
+        const vt_need *need = &mo->recorder.needs[i];
+        if (need->op != VT_OP_MATMUL_BT && need->op != VT_OP_MATMUL_BT_SCALED && need->op != VT_OP_MATMUL_KN) continue;
+        const vt_dtype a = (vt_dtype)need->sig.dtype[0], w = (vt_dtype)need->sig.dtype[1];
+        char one[64];
+        snprintf(one, sizeof one, "%s x %s", vt_dtype_name(a), vt_dtype_name(w));
+        bf16 = bf16 || a == VT_BF16;
+        if (strstr(mo->activations, one) != NULL || used + strlen(one) + 3 > sizeof mo->activations) continue;
+        used += (size_t)snprintf(mo->activations + used, sizeof mo->activations - used, "%s%s", used > 0 ? ", " : "", one);
+    }
+    if (mo->opt.act != ACT_BF16 || bf16) return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "model: --act bf16 needs weights that products with BF16 activations exist for on this device; this checkpoint has none");
+}
+
 status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *err) {
     mo->opt = *opt;
     mo->queue = queue;
@@ -210,6 +230,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     mo->recorder.cap = MAX_NEEDS;
     vt_queue recording = *queue;
     recording.recorder = &mo->recorder;
+    block_find_bf16_rows(mo, queue);
     mo->plan_meta_bytes = lay_out_largest(mo, queue->device, NULL);
     place_for_plan(mo, queue->device);
 
@@ -230,6 +251,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     if (rc == STATUS_OK) rc = run_best(&c, &logits, &best);
     mo->planning = false;
     TRY(rc);
+    TRY(list_activations(mo, err));
     mo->plan_workspace_bytes = mo->ws_peak;
     mo->plan_state_bytes = lay_out_states(mo, queue->device, NULL);
     return vt_can_run_all(queue, mo->recorder.needs, mo->recorder.n, err);

@@ -18,11 +18,11 @@
 typedef struct vt_queue vt_queue;
 
 /**
- * out[M,N] = a[M,K] . b[N,K]^T. a: F32 or Q8_A32/Q8_A256 (rows quantised by vt_quantize_rows); b: any weight dtype, rows contiguous;
+ * out[M,N] = a[M,K] . b[N,K]^T. a: F32, BF16 or Q8_A32/Q8_A256 (rows quantised by vt_quantize_rows); b: any weight dtype, rows contiguous;
  * out F32 or BF16, row stride free. Accumulates in F32. K order, fixed per signature (d = the dtype of b):
  *   F32 a, elementwise b: sixteen partial sums, lane j takes k = j, j + 16, ... by fma(a, float(b), acc); missing tail elements add
  *   nothing; lanes are summed as ((0+8)+(4+12)) ... : s8[j] = l[j] + l[j+8]; s4[j] = s8[j] + s8[j+4]; s2[j] = s4[j] + s4[j+2]; s2[0] + s2[1].
- *   F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
+ *   BF16 a: the same over float(a). F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
  *   Q8_A32 a, 32-element b: per block the exact int32 S = sum of the 32 products (Q4_0 with q - 8, Q5_0 with q - 16, Q4_1 and Q5_1 with unsigned q, IQ4_NL with v[q]), t = d_b * float(S), and for Q4_1 and Q5_1
  *   then t = fma(m_b, float(sum_a), t); four partial sums, lane i % 4 takes block i by fma(d_a, t, acc); acc = (0 + 2) + (1 + 3).
  *   Q8_A256 a, 256-element b: per block the exact int32 S = sum of scale * q * q_a (Q6_K with q - 32, Q3_K and IQ4_XS with scale - 32); acc = fma(d_a * d_b, float(S), acc) over blocks in
@@ -44,7 +44,7 @@ NODISCARD status vt_quantize_rows(vt_queue *q, const vt_tensor *out, const vt_te
 NODISCARD status vt_gather_rows(vt_queue *q, const vt_tensor *out, const vt_tensor *table, const vt_tensor *ids, error *err);
 
 /**
- * out[t,:] = x[t,:] / sqrt(mean(x[t,:]^2) + eps) * (w + w_offset). x, out F32 [T,H] (or [T,n,H]: normalised over the last axis); w [H] F32, F16
+ * out[t,:] = x[t,:] / sqrt(mean(x[t,:]^2) + eps) * (w + w_offset). x F32, out F32 or BF16 [T,H] (or [T,n,H]: normalised over the last axis); w [H] F32, F16
  * or BF16, or n_dims == 0 for a weight of one (w=none in the signature). out may be x. Sum of squares in F32, sixteen lanes as vt_matmul_bt. scale = 1.0f / sqrtf(mean + eps);
  * out = (x * scale) * (w + w_offset). Source: Zhang & Sennrich 2019.
  */

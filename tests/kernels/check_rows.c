@@ -157,7 +157,7 @@ static void bench_gather(check_case *c, int shape, double *bytes, double *flops,
 /* rms_norm */
 
 static bool make_rms_norm(check_case *c, int64_t i) {
-    if (!make_pair(c, i, VT_F32, VT_F32, 2, 3, true)) return false;
+    if (!make_pair(c, i, sig(c, 2), VT_F32, 2, 3, true)) return false;
     if (sig(c, 1) == VT_NONE)
         case_add_absent(c);
     else if (CASE_ADD(c, sig(c, 1), false, tensor_inner(&c->t[1])) < 0)
@@ -186,7 +186,7 @@ static void expect_rms_norm(check_case *c) {
 
 static void bench_rms_norm(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
     int64_t rows = shape == 0 ? 1 : shape == 1 ? 512 : 2, width = shape == 2 ? 64 : 4096;
-    CASE_ADD(c, VT_F32, false, rows, width);
+    CASE_ADD(c, sig(c, 2), false, rows, width);
     CASE_ADD(c, VT_F32, false, rows, width);
     if (sig(c, 1) == VT_NONE)
         case_add_absent(c);
@@ -195,7 +195,7 @@ static void bench_rms_norm(check_case *c, int shape, double *bytes, double *flop
     case_fill(c, 1, 1.0);
     case_fill(c, 2, 1.0);
     c->call.p.rms_norm = (vt_rms_norm_params){1e-6f, 0.0f};
-    *bytes = (double)(rows * width) * 8.0;
+    *bytes = (double)(rows * width) * (sig(c, 2) == VT_BF16 ? 6.0 : 8.0);
     *flops = 0.0;
     snprintf(label, n, "rows=%lld h=%lld", (long long)rows, (long long)width);
 }

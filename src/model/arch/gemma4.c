@@ -287,16 +287,13 @@ static status experts(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
 /* x += norm(attention(norm x)); x += norm(norm(mlp(norm x)) + norm(experts(norm x))). */
 static status layer_with_experts(block_ctx *c, int l, vt_tensor x) {
     const size_t mark = ws_mark(c);
-    vt_tensor h, dense, moe;
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    vt_tensor dense, moe;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &dense));
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &moe));
-    TRY(block_norm(c, h, x, W_ATTN_NORM, l));
-    TRY(block_attention(c, dense, h, l));
+    TRY(block_normed_attention(c, dense, x, l));
     TRY(block_norm(c, dense, dense, W_ATTN_POST_NORM, l));
     TRY(block_add(c, x, dense));
-    TRY(block_norm(c, h, x, W_FFN_NORM, l));
-    TRY(block_mlp(c, dense, h, l, BLOCK_GELU));
+    TRY(block_normed_mlp(c, dense, x, l, BLOCK_GELU));
     TRY(block_norm(c, dense, dense, W_MLP_POST_NORM, l));
     TRY(experts(c, moe, x, l));
     TRY(block_norm(c, moe, moe, W_EXPERTS_POST_NORM, l));

@@ -22,6 +22,18 @@ static float dot_f32(vt_dtype dtype, const uint8_t *a_row, const uint8_t *b, int
     return cpu_sum_lanes(lanes);
 }
 
+/* BF16 activations: the same sum over their exact values. */
+static float dot_bf16(vt_dtype dtype, const uint8_t *a_row, const uint8_t *b, int64_t n_k) {
+    const uint16_t *a = (const void *)a_row;
+    float lanes[CPU_LANES] = {0}, w[CPU_QK_K];
+    for (int64_t k0 = 0; k0 < n_k; k0 += CPU_QK_K) {
+        int64_t n = n_k - k0 < CPU_QK_K ? n_k - k0 : CPU_QK_K;
+        cpu_dequantize(dtype, b, k0, n, w);
+        for (int64_t i = 0; i < n; i++) lanes[i % CPU_LANES] = fmaf(vt_bf16_to_f32(a[k0 + i]), w[i], lanes[i % CPU_LANES]);
+    }
+    return cpu_sum_lanes(lanes);
+}
+
 /* The exact sum of products of one block, and its scale; m is 0 where the type has none. */
 static int32_t block_sum(vt_dtype dtype, const uint8_t *b, const int8_t *a, float *d, float *m) {
     int32_t sum = 0;
@@ -94,6 +106,11 @@ static status run(vt_queue *q, const vt_call *call, dot_fn *dot) {
 status ref_matmul_f32(vt_queue *q, const vt_call *call, error *err) {
     (void)err;
     return run(q, call, dot_f32);
+}
+
+status ref_matmul_bf16(vt_queue *q, const vt_call *call, error *err) {
+    (void)err;
+    return run(q, call, dot_bf16);
 }
 
 status ref_matmul_q8_a32(vt_queue *q, const vt_call *call, error *err) {

@@ -103,13 +103,13 @@ static void rms_norm_task(void *ctx, int64_t begin, int64_t end, int thread) {
     int64_t h = cpu_inner(x);
     for (int64_t r = begin; r < end; r++) {
         const float *xr = (const void *)cpu_row(x, r);
-        float *yr = (void *)cpu_row(out, r);
+        uint8_t *yr = cpu_row(out, r);
         float lanes[CPU_LANES] = {0};
         for (int64_t i = 0; i < h; i++) lanes[i % CPU_LANES] = fmaf(xr[i], xr[i], lanes[i % CPU_LANES]);
         float scale = 1.0f / sqrtf(cpu_sum_lanes(lanes) / (float)h + call->p.rms_norm.eps);
         for (int64_t i = 0; i < h; i++) {
             float wi = w->n_dims ? elem(w, w->data, i) : 1.0f;
-            yr[i] = (xr[i] * scale) * (wi + call->p.rms_norm.w_offset);
+            set_elem(out, yr, i, (xr[i] * scale) * (wi + call->p.rms_norm.w_offset));
         }
     }
 }

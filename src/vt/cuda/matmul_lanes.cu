@@ -13,6 +13,10 @@ extern "C" status cuda_matmul_f32(vt_queue *q, const vt_call *call, error *err) 
     }
 }
 
+extern "C" status cuda_matmul_bf16(vt_queue *q, const vt_call *call, error *err) {
+    return call->t[2]->dtype == VT_F16 ? run_plain<VT_F16, 4, VT_BF16>(q, call, err) : run_plain<VT_BF16, 4, VT_BF16>(q, call, err);
+}
+
 /* ---- scaled ---- */
 
 template <int TB, int TS> static status run_scaled(vt_queue *q, const vt_call *call, error *err) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Products with F32 activations, any shape, any weight: sixteen lanes over k as ops.h defines them, a half-warp an output, so the bits are
+ * Products with F32 or BF16 (TA) activations, any shape, any weight: sixteen lanes over k as ops.h defines them, a half-warp an output, so the bits are
  * those of the scalar row. A weight is a functor (n, k) -> float; TM rows of a and NR rows of b share what a half-warp loads, which changes
  * no sum. The row functions are in matmul_lanes.cu and matmul_lanes_blocks.cu.
  */
@@ -38,14 +38,18 @@ GPU_FN float gpu_sum_lanes(float l) {
     return l;
 }
 
-template <class W, int TM, int NR> __global__ void __launch_bounds__(LANE_THREADS) lanes_kernel(W w, gpu_view a, gpu_epilogue e, int64_t n_m, int64_t n_n, int64_t n_k) {
+template <int TA> GPU_FN float lanes_activation(const uint8_t *row, int64_t k) {
+    return TA == VT_BF16 ? gpu_bf16(((const uint16_t *)row)[k]) : ((const float *)row)[k];
+}
+
+template <class W, int TM, int NR, int TA> __global__ void __launch_bounds__(LANE_THREADS) lanes_kernel(W w, gpu_view a, gpu_epilogue e, int64_t n_m, int64_t n_n, int64_t n_k) {
     const int lane = threadIdx.x % LANES;
     const int64_t n0 = ((int64_t)blockIdx.x * (LANE_THREADS / LANES) + threadIdx.x / LANES) * NR, m0 = (int64_t)blockIdx.y * TM;
-    const float *x[TM];
+    const uint8_t *x[TM];
     typename W::row rows[NR];
     float acc[TM][NR];
 #pragma unroll
-    for (int i = 0; i < TM; i++) x[i] = (const float *)(a.data + (m0 + i < n_m ? m0 + i : n_m - 1) * a.stride[0]);
+    for (int i = 0; i < TM; i++) x[i] = a.data + (m0 + i < n_m ? m0 + i : n_m - 1) * a.stride[0];
 #pragma unroll
     for (int j = 0; j < NR; j++) rows[j] = w.at(n0 + j < n_n ? n0 + j : n_n - 1);
 #pragma unroll
@@ -64,7 +68,7 @@ template <class W, int TM, int NR> __global__ void __launch_bounds__(LANE_THREAD
         for (int u = 0; u < U; u++)
 #pragma unroll
             for (int i = 0; i < TM; i++) {
-                float v = x[i][k + u * LANES];
+                float v = lanes_activation<TA>(x[i], k + u * LANES);
 #pragma unroll
                 for (int j = 0; j < NR; j++) acc[i][j] = fmaf(v, b[u][j], acc[i][j]);
             }
@@ -74,7 +78,7 @@ template <class W, int TM, int NR> __global__ void __launch_bounds__(LANE_THREAD
         for (int j = 0; j < NR; j++) {
             float b = w.value(rows[j], k);
 #pragma unroll
-            for (int i = 0; i < TM; i++) acc[i][j] = fmaf(x[i][k], b, acc[i][j]);
+            for (int i = 0; i < TM; i++) acc[i][j] = fmaf(lanes_activation<TA>(x[i], k), b, acc[i][j]);
         }
 #pragma unroll
     for (int i = 0; i < TM; i++)
@@ -85,21 +89,21 @@ template <class W, int TM, int NR> __global__ void __launch_bounds__(LANE_THREAD
         }
 }
 
-template <class W, int TM, int NR> static status launch_lanes(vt_queue *q, const vt_call *call, W w, int64_t n_n, error *err) {
+template <class W, int TM, int NR, int TA> static status launch_lanes(vt_queue *q, const vt_call *call, W w, int64_t n_n, error *err) {
     const vt_tensor *a = call->t[1];
     dim3 grid((unsigned)gpu_ceil(n_n, LANE_THREADS / LANES * NR), (unsigned)gpu_ceil(a->dim[0], TM));
     if (grid.y > 65535) return cuda_refuse(err, "a product of too many rows");
-    lanes_kernel<W, TM, NR><<<grid, LANE_THREADS, 0, gpu_stream(q)>>>(w, gpu_view_of(a), gpu_epilogue_of(call), a->dim[0], n_n, a->dim[1]);
+    lanes_kernel<W, TM, NR, TA><<<grid, LANE_THREADS, 0, gpu_stream(q)>>>(w, gpu_view_of(a), gpu_epilogue_of(call), a->dim[0], n_n, a->dim[1]);
     return gpu_launched(call, err);
 }
 
 /* NR of wide matrices: as many rows of b as still leave work for every multiprocessor. */
-template <class W, int NR> static status run_lanes(vt_queue *q, const vt_call *call, W w, int64_t n_n, error *err) {
+template <class W, int NR, int TA = VT_F32> static status run_lanes(vt_queue *q, const vt_call *call, W w, int64_t n_n, error *err) {
     TRY(gpu_enter(q, err));
     if (call->t[1]->dim[0] <= 0 || n_n <= 0) return STATUS_OK;
-    if (call->t[1]->dim[0] > 2) return launch_lanes<W, 8, NR>(q, call, w, n_n, err);
-    return n_n >= (int64_t)gpu_device(q)->n_multiprocessors * 64 ? launch_lanes<W, 1, NR>(q, call, w, n_n, err)
-                                                                  : launch_lanes<W, 1, 1>(q, call, w, n_n, err);
+    if (call->t[1]->dim[0] > 2) return launch_lanes<W, 8, NR, TA>(q, call, w, n_n, err);
+    return n_n >= (int64_t)gpu_device(q)->n_multiprocessors * 64 ? launch_lanes<W, 1, NR, TA>(q, call, w, n_n, err)
+                                                                  : launch_lanes<W, 1, 1, TA>(q, call, w, n_n, err);
 }
 
 template <int T> struct plain_weights {
@@ -133,10 +137,10 @@ template <int T> struct strided_weights {
     __device__ float value(row r, int64_t k) const { return gpu_weight<T>(r + k * stride_k, 0); }
 };
 
-template <int T, int NR> static status run_plain(vt_queue *q, const vt_call *call, error *err) {
+template <int T, int NR, int TA = VT_F32> static status run_plain(vt_queue *q, const vt_call *call, error *err) {
     gpu_view b = gpu_view_of(call->t[2]);
     plain_weights<T> w = {b.data, b.stride[0]};
-    return run_lanes<plain_weights<T>, NR>(q, call, w, call->t[2]->dim[0], err);
+    return run_lanes<plain_weights<T>, NR, TA>(q, call, w, call->t[2]->dim[0], err);
 }
 
 #endif

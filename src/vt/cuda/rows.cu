@@ -171,7 +171,7 @@ template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_v
     int64_t r = (int64_t)blockIdx.x * (THREADS / N) + threadIdx.x / N;
     if (r >= n_rows) return; /* whole warps, and with N = THREADS whole blocks */
     const float *from = (const float *)gpu_row(x, r);
-    float *to = (float *)gpu_row(out, r);
+    uint8_t *to = gpu_row(out, r);
     float sum = 0.0f;
     for (int64_t i = t; i < width; i += N) sum = fmaf(from[i], from[i], sum);
     sum = gpu_warp_sum(sum);
@@ -184,7 +184,7 @@ template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_v
     float scale = 1.0f / sqrtf(sum / (float)width + p.eps);
     for (int64_t i = t; i < width; i += N) {
         float wi = w.n_dims ? gpu_get(w.dtype, w.data, i) : 1.0f;
-        to[i] = (from[i] * scale) * (wi + p.w_offset);
+        gpu_set(out.dtype, to, i, (from[i] * scale) * (wi + p.w_offset));
     }
 }
 
