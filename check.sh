@@ -126,7 +126,7 @@ cuda_archs=()
 if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "note: the CUDA backend is not built: there is no nvcc"
 elif [ $mode = full ]; then
-    cuda_archs=(-DHEADRACE_CUDA_ARCHS="80;86;89;90;100;103;120;121")
+    cuda_archs=(-DHEADRACE_CUDA_ARCHS="80;86;89;90a;100;103;120;121")
 fi
 case $(uname -m) in x86_64) ;; *) echo "note: rows for x86 are not built on $(uname -m)" ;; esac
 

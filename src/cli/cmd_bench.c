@@ -313,7 +313,8 @@ static void print_spread(const spread *s) {
 }
 
 static void print_table(const bench *b) {
-    printf("%s, %d threads, device %s, products %s\n", b->info.architecture, (int)b->info.n_threads, b->info.device, b->info.activations);
+    printf("%s, %d threads, device %s\n", b->info.architecture, (int)b->info.n_threads, b->info.device);
+    if (b->info.activations != NULL) printf("products: %s\n", b->info.activations);
     if (isfinite(b->bandwidth))
         printf("read bandwidth %.2f GB/s (%d MiB, %d threads)\n", b->bandwidth / 1e9, READ_BANDWIDTH_BYTES >> 20, (int)b->info.n_threads);
     printf("%5s  %7s  %9s  %26s  %26s  %9s  %6s\n", "seqs", "prompt", "generate", "prefill tok/s (min..max)", "decode tok/s (min..max)",

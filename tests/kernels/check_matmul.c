@@ -84,7 +84,8 @@ static void expect_product(check_case *c) {
 static void bench_product(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n_label) {
     static const struct {
         int64_t m, n, k;
-    } shapes[] = {{1, 24576, 4096}, {4, 24576, 4096}, {16, 4096, 4096}, {512, 1024, 4096}, {64, 24576, 4096}, {4096, 4096, 4096}, {1, 2816, 4096}, {1, 256, 2048}, {1, 8, 256}};
+    } shapes[] = {{1, 24576, 4096}, {4, 24576, 4096}, {16, 4096, 4096}, {512, 1024, 4096}, {64, 24576, 4096}, {4096, 4096, 4096}, {1, 2816, 4096},
+                {4096, 4096, 2816}, {4096, 2112, 2816}, {512, 2816, 4096}, {1, 4096, 2816}, {8, 2816, 4096}, {64, 4096, 2816}, {1, 256, 2048}, {1, 8, 256}};
     int64_t m = shapes[shape].m, n = shapes[shape].n, k = shapes[shape].k;
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[2], false, m, n);
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[0], false, m, k);
@@ -103,5 +104,5 @@ static void bench_product(check_case *c, int shape, double *bytes, double *flops
 }
 
 /* The sum of a lane has up to K / 16 roundings, each at most half an ulp of a partial sum; in practice they cancel. */
-const check_op check_matmul_bt = {VT_OP_MATMUL_BT, 12.0, make_product, expect_product, NULL, bench_product, 9};
-const check_op check_matmul_bt_alpha_beta = {VT_OP_MATMUL_BT_ALPHA_BETA, 12.0, make_product, expect_product, NULL, bench_product, 9};
+const check_op check_matmul_bt = {VT_OP_MATMUL_BT, 12.0, make_product, expect_product, NULL, bench_product, 15};
+const check_op check_matmul_bt_alpha_beta = {VT_OP_MATMUL_BT_ALPHA_BETA, 12.0, make_product, expect_product, NULL, bench_product, 15};

@@ -121,6 +121,8 @@ static status probe(cuda_device *d, error *err) {
     d->total_bytes = n_total;
     d->n_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, d->index);
     d->shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
+    d->major = attribute(cudaDevAttrComputeCapabilityMajor, d->index);
+    d->minor = attribute(cudaDevAttrComputeCapabilityMinor, d->index);
     d->caps = probe_caps(d->index);
     return STATUS_OK;
 }

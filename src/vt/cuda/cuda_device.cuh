@@ -22,6 +22,7 @@ enum { CUDA_GRAPH_BYTES = 2 << 20 };
 typedef struct cuda_device {
     const vt_host_api *host;
     int32_t index, n_multiprocessors;
+    int32_t major, minor; /* compute capability */
     int32_t shared_bytes; /* most shared memory that a block may ask for */
     uint64_t caps, total_bytes;
 } cuda_device;

@@ -175,6 +175,21 @@ GPU_FN float gpu_warp_max(float v) {
     return v;
 }
 
+/* ---- sixteen bytes at a time ---- */
+
+/* Weights pass through once: past the first-level cache, and in the order written, so that a stretch of loads is under way before its use. */
+GPU_FN uint4 gpu_stream16(const uint8_t *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* Into shared memory while the thread goes on; of the sixteen bytes n are read and the rest is zero. */
+GPU_FN uint32_t gpu_shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+GPU_FN void gpu_copy16(uint32_t to, const void *from, int n) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory"); }
+GPU_FN void gpu_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> GPU_FN void gpu_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
 /* ---- launching ---- */
 
 static inline cudaStream_t gpu_stream(const vt_queue *q) { return ((cuda_queue *)q->handle)->stream; }

@@ -9,13 +9,6 @@ static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
 
 /* ---- few rows ---- */
 
-/* Weights pass through once: past the first-level cache, and in the order written, so that a stretch of loads is under way before its use. */
-GPU_FN uint4 stream16(const uint8_t *p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
 /* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a. */
 template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
@@ -46,7 +39,7 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
 #pragma unroll
         for (int j = 0; j < U; j++)
 #pragma unroll
-            for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
+            for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
     };
     if (first < end) fetch(first);
     for (int i = first; i < end; i += U) {
@@ -103,11 +96,6 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
 
 static const int STAGES = 4;
 
-GPU_FN void copy16(void *to, const void *from, bool there) {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0));
-}
-
 /* WN x WM warps, each 8 X outputs by 16 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][128 bytes], sixteen
  * bytes of the latter swapped with their neighbours in odd rows, so that reading them hits all banks. */
 template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__(WN *WM * 32, 1) prefill_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles, mma_segments seg) {
@@ -137,16 +125,16 @@ template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__
         if (i < n_tiles) {
 #pragma unroll
             for (int c = 0; c < CB; c++) {
-                copy16(sb + to_b + c * (THREADS / 4) * 64, from_b[c], true);
+                gpu_copy16(gpu_shared_at(sb) + to_b + c * (THREADS / 4) * 64, from_b[c], 16);
                 from_b[c] += 64;
             }
 #pragma unroll
             for (int c = 0; c < CA; c++) {
-                copy16(sa + to_a + c * (THREADS / 8) * 128, from_a[c], m0 + ra + c * (THREADS / 8) < n_m);
+                gpu_copy16(gpu_shared_at(sa) + to_a + c * (THREADS / 8) * 128, from_a[c], m0 + ra + c * (THREADS / 8) < n_m ? 16 : 0);
                 from_a[c] += 128;
             }
         }
-        asm volatile("cp.async.commit_group;");
+        gpu_copy_commit();
     };
     float acc[X][Y][4], total[X][Y][4];
 #pragma unroll
@@ -154,7 +142,7 @@ template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__
     for (int i = 0; i < STAGES - 1; i++) load(i);
     int left = seg.length;
     for (int i = 0; i < n_tiles; i++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+        gpu_copy_wait<STAGES - 2>();
         __syncthreads();
         load(i + STAGES - 1);
         const uint8_t *sb = stages + (size_t)(i % STAGES) * (STAGE_A + STAGE_B), *sa = sb + STAGE_B;

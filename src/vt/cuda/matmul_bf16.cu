@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of BF16 activations with BF16 and F16 weights on matrix units. Up to DECODE_ROWS rows: weights go straight from memory into fragments, a warp a segment of K for
+ * sixteen outputs or thirty-two. More: Hopper's tiles (gpu_wgmma.cuh) where the device has them and weights are BF16, else tiles of 128 by 128 with the matrix instructions of
+ * every device from compute capability 8.0 on. F16 weights are two BF16 parts, exactly (gpu_mma.cuh). Which of these runs follows from the numbers of rows and columns. */
+#include "vt/cuda/gpu_mma.cuh"
+#include "vt/cuda/gpu_wgmma.cuh"
+
+static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
+
+/* Eight consecutive activations of a row are the fragments of the two multiplications of a tile as they lie: [multiplication][register]. */
+template <int R> struct bf16_activation {
+    uint32_t r[2][R];
+};
+
+template <int R> GPU_FN void load_activation(bf16_activation<R> &f, int half, const uint4 u) {
+    f.r[0][half] = u.x, f.r[0][R / 2 + half] = u.y, f.r[1][half] = u.z, f.r[1][R / 2 + half] = u.w;
+}
+
+/* A tile of 32 k for NA weights and NB activations; of F16 weights the smaller part first. d[x][y0 + y]. */
+template <int T, int R, int NA, int NB, int ND> GPU_FN void multiply(float (*d)[ND][4], int y0, const mma_weight<T, R> (&w)[NA], const bf16_activation<6 - R> (&a)[NB]) {
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int part = T == VT_F16 ? 1 : 0; part >= 0; part--)
+#pragma unroll
+            for (int y = 0; y < NB; y++)
+#pragma unroll
+                for (int x = 0; x < NA; x++) {
+                    if constexpr (R == 4)
+                        mma_bf16(d[x][y0 + y], w[x].r[m][part], a[y].r[m]);
+                    else
+                        mma_bf16(d[x][y0 + y], a[y].r[m], w[x].r[m][part]);
+                }
+}
+
+/* ---- few rows ---- */
+
+/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a. U: tiles of K under way while as many are multiplied. */
+template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+    __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
+    const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
+    const int64_t n0 = ((int64_t)blockIdx.x * per_block + warp / seg.n) * 16 * NA;
+    const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
+    const uint8_t *rows[NA][2], *x[NB];
+    float acc[NA][NB][4];
+#pragma unroll
+    for (int i = 0; i < NA; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int64_t n = n0 + i * 16 + j * 8 + row;
+            rows[i][j] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+        }
+#pragma unroll
+    for (int g = 0; g < NB; g++) {
+        int m = g * 8 + row;
+        x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 16 : NULL;
+#pragma unroll
+        for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
+    }
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    const int GROUP = NB < 4 ? NB : 4;
+    uint4 next[U][NA][2];
+    auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
+#pragma unroll
+        for (int j = 0; j < U; j++)
+#pragma unroll
+            for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
+    };
+    if (first < end) fetch(first);
+    for (int i = first; i < end; i += U) {
+        uint4 u[U][NA][2];
+#pragma unroll
+        for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
+        if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
+#pragma unroll
+        for (int j = 0; j < U; j++) {
+            if (i + j >= end) break;
+            mma_weight<T, 4> w[NA];
+#pragma unroll
+            for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, u[j][y / 2][y % 2]);
+#pragma unroll
+            for (int g = 0; g < NB; g += GROUP) {
+                bf16_activation<2> f[GROUP];
+#pragma unroll
+                for (int y = 0; y < GROUP; y++) load_activation(f[y], 0, x[g + y] ? __ldg((const uint4 *)(x[g + y] + (int64_t)(i + j) * 64)) : zero);
+                multiply(acc, g, w, f);
+            }
+        }
+    }
+
+    /* The segments in ascending order, one at a time through the shared memory. */
+    for (int s = 1; s < seg.n; s++) {
+        const bool there = s * seg.length < n_tiles; /* an empty segment adds nothing */
+        __syncthreads();
+        float *slot = &partial[warp / seg.n][lane][0];
+        if (segment == s)
+#pragma unroll
+            for (int j = 0; j < NA * NB * 4; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
+        __syncthreads();
+        if (segment == 0 && there)
+#pragma unroll
+            for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
+    }
+    if (segment != 0) return;
+#pragma unroll
+    for (int i = 0; i < NA; i++)
+#pragma unroll
+        for (int g = 0; g < NB; g++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int m = g * 8 + quad * 2 + j % 2;
+                int64_t n = n0 + i * 16 + row + j / 2 * 8;
+                if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
+            }
+}
+
+/* ---- many rows, any device ---- */
+
+static const int STAGES = 4;
+
+/* WN x WM warps, each 8 X outputs by 16 Y rows. Shared memory of a stage: weights [outputs][64 bytes], activations [rows][64 bytes]. */
+template <int T, int WN, int WM, int X, int Y> __global__ void __launch_bounds__(WN *WM * 32) bf16_tile_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int64_t n_m, int64_t n_n, int n_tiles) {
+    extern __shared__ __align__(128) uint8_t stages[];
+    const int THREADS = WN * WM * 32, TILE_N = WN * X * 8, TILE_M = WM * Y * 16, STAGE_B = TILE_N * 64, STAGE = STAGE_B + TILE_M * 64;
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = lane / 4, quad = lane % 4;
+    const int64_t n0 = (int64_t)blockIdx.y * TILE_N, m0 = (int64_t)blockIdx.x * TILE_M;
+    const int wn = warp % WN * X * 8, wm = warp / WN * Y * 16;
+    const int CB = TILE_N * 4 / THREADS, CA = TILE_M * 4 / THREADS, r0 = t / 4;
+    static_assert(TILE_N * 4 % THREADS == 0 && TILE_M * 4 % THREADS == 0, "whole pieces");
+    const uint8_t *from_b[CB], *from_a[CA];
+#pragma unroll
+    for (int c = 0; c < CB; c++) {
+        const int64_t n = n0 + r0 + c * (THREADS / 4);
+        from_b[c] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + t % 4 * 16;
+    }
+#pragma unroll
+    for (int c = 0; c < CA; c++) {
+        const int64_t m = m0 + r0 + c * (THREADS / 4);
+        from_a[c] = a.data + (m < n_m ? m : n_m - 1) * a.stride[0] + t % 4 * 16;
+    }
+    const uint32_t to = gpu_shared_at(stages) + t * 16;
+    auto load = [&](int i) {
+        if (i < n_tiles) {
+            const uint32_t stage = to + i % STAGES * STAGE;
+#pragma unroll
+            for (int c = 0; c < CB; c++) gpu_copy16(stage + c * THREADS * 16, from_b[c] + (int64_t)i * 64, 16);
+#pragma unroll
+            for (int c = 0; c < CA; c++) gpu_copy16(stage + STAGE_B + c * THREADS * 16, from_a[c] + (int64_t)i * 64, 16);
+        }
+        gpu_copy_commit();
+    };
+    float acc[X][Y][4];
+#pragma unroll
+    for (int j = 0; j < X * Y * 4; j++) acc[j / (Y * 4)][j / 4 % Y][j % 4] = 0.0f;
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    for (int i = 0; i < n_tiles; i++) {
+        gpu_copy_wait<STAGES - 2>();
+        __syncthreads();
+        load(i + STAGES - 1);
+        const uint8_t *sb = stages + i % STAGES * STAGE, *sa = sb + STAGE_B;
+        mma_weight<T, 2> w[X];
+#pragma unroll
+        for (int x = 0; x < X; x++) mma_load_weight(w[x], 0, *(const uint4 *)(sb + (wn + x * 8 + row) * 64 + quad * 16));
+#pragma unroll
+        for (int y = 0; y < Y; y++) {
+            bf16_activation<4> f[1];
+#pragma unroll
+            for (int z = 0; z < 2; z++) load_activation(f[0], z, *(const uint4 *)(sa + (wm + y * 16 + z * 8 + row) * 64 + quad * 16));
+            multiply(acc, y, w, f);
+        }
+    }
+#pragma unroll
+    for (int x = 0; x < X; x++)
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int64_t m = m0 + wm + y * 16 + row + j / 2 * 8, n = n0 + wn + x * 8 + quad * 2 + j % 2;
+                if (m < n_m && n < n_n) gpu_store(e, m, n, acc[x][y][j]);
+            }
+}
+
+/* ---- many rows, Hopper ---- */
+
+struct tile_rows {
+    const uint8_t *data;
+    int64_t stride, first, n;
+    __device__ const uint8_t *operator()(int i) const { return first + i < n ? data + (first + i) * stride : NULL; }
+};
+
+struct tile_store {
+    uint8_t *data;
+    int64_t stride, m0, n0, n_m, n_n;
+    bool pairs; /* two sums are one store */
+    __device__ void operator()(int i, int j, float x, float y) const {
+        const int64_t m = m0 + i, n = n0 + j;
+        if (m >= n_m || n >= n_n) return;
+        float *to = (float *)(data + m * stride) + n;
+        if (pairs && n + 1 < n_n) {
+            *(float2 *)to = make_float2(x, y);
+            return;
+        }
+        to[0] = x;
+        if (n + 1 < n_n) to[1] = y;
+    }
+};
+
+/* Blocks run down eight tiles of rows before they go to the next columns, so that what is read lies in the second-level cache. */
+template <int BN> __global__ void __launch_bounds__(WGMMA_THREADS, wgmma_blocks<BN>()) bf16_wgmma_kernel(gpu_view a, gpu_view b, gpu_view out, int64_t n_m, int64_t n_n, int n_k, bool pairs) {
+    extern __shared__ uint8_t stages[];
+    const int64_t tiles_m = (n_m + WGMMA_BM - 1) / WGMMA_BM, tiles_n = (n_n + BN - 1) / BN, band = 8 * tiles_n, first = blockIdx.x / band * 8;
+    const int64_t high = tiles_m - first < 8 ? tiles_m - first : 8, at = blockIdx.x % band;
+    const int64_t m0 = (first + at % high) * WGMMA_BM, n0 = at / high * BN;
+    wgmma_tile<BN>(stages, tile_rows{a.data, a.stride[0], m0, n_m}, tile_rows{b.data, b.stride[0], n0, n_n}, n_k, tile_store{out.data, out.stride[0], m0, n0, n_m, n_n, pairs});
+}
+
+/* ---- launching ---- */
+
+template <int T, int NA, int NB, int U> static status launch_decode(vt_queue *q, const vt_call *call, error *err) {
+    const int64_t n_n = call->t[2]->dim[0];
+    const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
+    bf16_decode_kernel<T, NA, NB, U><<<(unsigned)gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), DECODE_WARPS * 32, 0, gpu_stream(q)>>>(
+        gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
+    return gpu_launched(call, err);
+}
+
+template <int T, int WN, int WM, int X, int Y> static status launch_tiles(vt_queue *q, const vt_call *call, error *err) {
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
+    const int bytes = STAGES * 64 * (WN * X * 8 + WM * Y * 16);
+    TRY(cuda_result(cudaFuncSetAttribute(bf16_tile_kernel<T, WN, WM, X, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    dim3 grid((unsigned)gpu_ceil(n_m, WM * Y * 16), (unsigned)gpu_ceil(n_n, WN * X * 8));
+    if (grid.y > 65535) return cuda_refuse(err, "a product of too many columns");
+    bf16_tile_kernel<T, WN, WM, X, Y><<<grid, WN * WM * 32, bytes, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), n_m, n_n,
+                                                                                  (int)(call->t[1]->dim[1] / MMA_K));
+    return gpu_launched(call, err);
+}
+
+template <int BN> static status launch_wgmma(vt_queue *q, const vt_call *call, error *err) {
+    const vt_tensor *out = call->t[0];
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], blocks = gpu_ceil(n_m, WGMMA_BM) * gpu_ceil(n_n, BN);
+    const bool pairs = (uintptr_t)out->data % 8 == 0 && out->stride[0] % 2 == 0;
+    if (blocks > INT32_MAX) return cuda_refuse(err, "a product of too many tiles");
+    TRY(cuda_result(cudaFuncSetAttribute(bf16_wgmma_kernel<BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, wgmma_shared_bytes<BN>()), "shared memory", err));
+    bf16_wgmma_kernel<BN><<<(unsigned)blocks, WGMMA_THREADS, wgmma_shared_bytes<BN>(), gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_view_of(out), n_m,
+                                                                                                       n_n, (int)call->t[1]->dim[1], pairs);
+    return gpu_launched(call, err);
+}
+
+/* The width of tiles that ends first: waves of blocks times what one takes, in columns and a constant. */
+static int wgmma_width(int64_t n_m, int64_t n_n, int64_t n_multiprocessors) {
+    static const struct {
+        int width, per_multiprocessor, cost;
+    } kinds[] = {{256, 1, 256 + 32}, {192, 1, 192 + 32}, {128, 2, 2 * (128 + 24)}, {64, 2, 2 * (64 + 32)}};
+    int best = 0;
+    int64_t least = INT64_MAX;
+    for (const auto &k : kinds) {
+        const int64_t tiles = gpu_ceil(n_m, WGMMA_BM) * gpu_ceil(n_n, k.width), cost = gpu_ceil(tiles, n_multiprocessors * k.per_multiprocessor) * k.cost;
+        if (cost < least) least = cost, best = k.width;
+    }
+    return best;
+}
+
+template <int T> static status run_bf16(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], sms = gpu_device(q)->n_multiprocessors;
+    if (n_m <= 0 || n_n <= 0) return STATUS_OK;
+    if (n_m <= 8) return launch_decode<T, 1, 1, 4>(q, call, err);
+    if (n_m <= 16) return launch_decode<T, 1, 2, 4>(q, call, err);
+    if (n_m <= 32) return launch_decode<T, 1, 4, 2>(q, call, err);
+    if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8, 2>(q, call, err);
+    if (T == VT_BF16 && cuda_runs_wgmma(q)) {
+        switch (wgmma_width(n_m, n_n, sms)) {
+        case 256:
+            return launch_wgmma<256>(q, call, err);
+        case 192:
+            return launch_wgmma<192>(q, call, err);
+        case 128:
+            return launch_wgmma<128>(q, call, err);
+        default:
+            return launch_wgmma<64>(q, call, err);
+        }
+    }
+    const bool few = gpu_ceil(n_m, 128) * gpu_ceil(n_n, 128) < sms;
+    return few ? launch_tiles<T, 2, 2, 4, 2>(q, call, err) : launch_tiles<T, 4, 2, 4, 4>(q, call, err);
+}
+
+extern "C" status cuda_matmul_bf16_mma(vt_queue *q, const vt_call *call, error *err) {
+    return call->t[2]->dtype == VT_F16 ? run_bf16<VT_F16>(q, call, err) : run_bf16<VT_BF16>(q, call, err);
+}
+
+/* Sixteen bytes at a time, whole tiles of K. */
+extern "C" bool cuda_fits_bf16_mma(const vt_call *call) {
+    const vt_tensor *a = call->t[1], *b = call->t[2];
+    const int64_t k = a->dim[1];
+    return k > 0 && k % MMA_K == 0 && k < INT32_MAX && (uintptr_t)a->data % 16 == 0 && (uintptr_t)b->data % 16 == 0 && a->stride[0] % 8 == 0 && b->stride[0] % 8 == 0;
+}
