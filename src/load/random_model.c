@@ -122,6 +122,13 @@ static status add_attention(maker *k, int64_t l) {
     TRY(add_matrix(k, "self_attn.k_proj.weight", "attn_k.weight", l, k->dense, FILL_BULK, kv, n, rms_for(1, n)));
     if (!full) TRY(add_matrix(k, "self_attn.v_proj.weight", "attn_v.weight", l, k->dense, FILL_BULK, kv, n, rms_for(1, n)));
     TRY(add_matrix(k, "self_attn.o_proj.weight", "attn_output.weight", l, k->dense, FILL_BULK, n, q, rms_for(out, q)));
+    if (s->biased) {
+        TRY(add_vector(k, "", "attn_q.bias", l, q, 0));
+        TRY(add_vector(k, "", "attn_k.bias", l, kv, 0));
+        TRY(add_vector(k, "", "attn_v.bias", l, kv, 0));
+        TRY(add_vector(k, "", "attn_output.bias", l, n, 0));
+        return add_vector(k, "", "attn_sinks.weight", l, s->n_heads, 0);
+    }
     TRY(add_vector(k, "self_attn.q_norm.weight", "attn_q_norm.weight", l, s->wide_qk_norm ? q : hd, 1));
     return add_vector(k, "self_attn.k_norm.weight", "attn_k_norm.weight", l, s->wide_qk_norm ? kv : hd, 1);
 }
@@ -129,7 +136,7 @@ static status add_attention(maker *k, int64_t l) {
 static status add_norms(maker *k, int64_t l) {
     const int64_t n = k->s->n_embd;
     TRY(add_vector(k, "input_layernorm.weight", "attn_norm.weight", l, n, 1));
-    if (!k->s->sandwich) return add_vector(k, "post_attention_layernorm.weight", "ffn_norm.weight", l, n, 1);
+    if (!k->s->sandwich) return add_vector(k, "post_attention_layernorm.weight", k->s->biased ? "post_attention_norm.weight" : "ffn_norm.weight", l, n, 1);
     static const struct {
         const char *hf, *gguf;
         bool small;
@@ -175,6 +182,17 @@ static status add_expert_matrix(maker *k, int64_t l, int64_t expert, const char 
     return add(k, scale);
 }
 
+static status add_expert_bias(maker *k, int64_t l, const char *gguf, int64_t n) {
+    made_tensor t = named(k, "", gguf, l);
+    t.dtype = k->norm;
+    t.fill = FILL_VALUE;
+    t.n_dims = 2;
+    t.dim[0] = k->n_experts;
+    t.dim[1] = n;
+    t.expert = true;
+    return add(k, t);
+}
+
 static status add_experts(maker *k, int64_t l) {
     const random_shape *s = k->s;
     const int64_t n = s->n_embd, ff = s->n_ff_exp;
@@ -189,7 +207,11 @@ static status add_experts(maker *k, int64_t l) {
         TRY(add_expert_matrix(k, l, e, "up_proj", "ffn_up_exps.weight", ff, n, 1));
         TRY(add_expert_matrix(k, l, e, "down_proj", "ffn_down_exps.weight", n, ff, down));
     }
-    return STATUS_OK;
+    if (!s->biased) return STATUS_OK;
+    TRY(add_vector(k, "", "ffn_gate_inp.bias", l, k->n_experts, 0));
+    TRY(add_expert_bias(k, l, "ffn_gate_exps.bias", ff));
+    TRY(add_expert_bias(k, l, "ffn_up_exps.bias", ff));
+    return add_expert_bias(k, l, "ffn_down_exps.bias", n);
 }
 
 static status list_tensors(maker *k) {
@@ -322,6 +344,7 @@ static status set_types(maker *k) {
         k->fp8 = k->expert == VT_F8_E4M3;
         k->norm = k->router = k->gguf ? VT_F32 : VT_BF16;
         k->table = k->gguf ? VT_F16 : VT_BF16;
+        if (!k->gguf && k->s->hf_name == NULL) return error_set(k->err, STATUS_UNSUPPORTED, "make-model: %s is not written as safetensors (%s); mxfp4 and q4_0 are", k->s->name, k->r->dtype);
         return STATUS_OK;
     }
     return error_set(k->err, STATUS_INVALID, "make-model: no dtype \"%.40s\": bf16, fp8, mxfp4, q4_0", k->r->dtype);

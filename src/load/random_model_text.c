@@ -15,6 +15,10 @@ static const random_shape shapes[] = {
     {.name = "gemma-4-26b-a4b", .hf_class = "Gemma4ForCausalLM", .hf_name = "gemma4_text", .gguf_name = "gemma4", .n_embd = 2816, .n_layers = 30, .n_heads = 16, .n_kv_heads = 8, .head_dim = 256,
      .n_experts = 128, .top_k = 8, .n_ff_exp = 704, .n_ff = 2112, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true, .sandwich = true, .full_every = 6,
      .full_head_dim = 512, .full_kv_heads = 2, .window = 1024},
+    {.name = "gpt-oss-20b", .gguf_name = "gpt-oss", .n_embd = 2880, .n_layers = 24, .n_heads = 64, .n_kv_heads = 8, .head_dim = 64, .n_experts = 32, .top_k = 4, .n_ff_exp = 2880,
+     .n_ff = 2880, .norm_eps = 1e-5, .rope_theta = 150000, .biased = true, .window = 128},
+    {.name = "tiny-gpt-oss", .gguf_name = "gpt-oss", .n_embd = 192, .n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .n_experts = 32, .top_k = 4, .n_ff_exp = 128, .n_ff = 128,
+     .norm_eps = 1e-5, .rope_theta = 150000, .biased = true, .window = 32},
     {.name = "tiny-gemma", .hf_class = "Gemma4ForCausalLM", .hf_name = "gemma4_text", .gguf_name = "gemma4", .n_embd = 256, .n_layers = 6, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32,
      .n_experts = 32, .top_k = 4, .n_ff_exp = 128, .n_ff = 256, .norm_eps = 1e-6, .rope_theta = 1e6, .renormalize = true, .sandwich = true, .full_every = 3, .full_head_dim = 64, .full_kv_heads = 1,
      .window = 32},
@@ -33,7 +37,7 @@ const random_shape *random_shape_find(const char *name) {
 
 bool random_layer_is_full(const random_shape *s, int64_t layer, int64_t n_layers) { return s->full_every > 0 && ((layer + 1) % s->full_every == 0 || layer == n_layers - 1); }
 
-const char *random_model_shapes(void) { return "qwen3-30b-a3b, olmoe-1b-7b, gemma-4-26b-a4b, tiny, tiny-gemma"; }
+const char *random_model_shapes(void) { return "qwen3-30b-a3b, olmoe-1b-7b, gemma-4-26b-a4b, gpt-oss-20b, tiny, tiny-gemma, tiny-gpt-oss"; }
 
 /* ---- tokens ---- */
 
@@ -104,6 +108,16 @@ static void put_gemma4(const random_text *t) {
     for (int64_t l = 0; l < t->n_layers; l++) checkpoint_writer_i32_item(t->w, (int32_t)(random_layer_is_full(s, l, t->n_layers) ? s->full_kv_heads : s->n_kv_heads));
 }
 
+static void put_gpt_oss(const random_text *t) {
+    char key[96];
+    key_of(t, key, sizeof key, "rope.scaling.type");
+    checkpoint_writer_text(t->w, key, "yarn");
+    put_number(t, "rope.scaling.factor", 32);
+    put_count(t, "rope.scaling.original_context_length", 4096);
+    put_count(t, "rope.dimension_count", t->s->head_dim);
+    put_count(t, "attention.sliding_window", t->s->window);
+}
+
 status random_text_gguf(const random_text *t, error *err) {
     checkpoint_writer *w = t->w;
     const random_shape *s = t->s;
@@ -123,6 +137,7 @@ status random_text_gguf(const random_text *t, error *err) {
         put_count(t, "attention.key_length", s->head_dim);
         put_count(t, "attention.value_length", s->head_dim);
     }
+    if (s->biased) put_gpt_oss(t);
     put_count(t, "expert_count", t->n_experts);
     put_count(t, "expert_used_count", s->top_k);
     put_count(t, "expert_feed_forward_length", s->n_ff_exp);

@@ -7,12 +7,13 @@
 
 typedef struct random_shape {
     const char *name;
-    const char *hf_class, *hf_name, *gguf_name;
+    const char *hf_class, *hf_name, *gguf_name; /* hf_name NULL: written as GGUF only */
     int64_t n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_experts, top_k, n_ff_exp, n_ff;
     double norm_eps, rope_theta;
     bool wide_qk_norm; /* norms of q and k over all heads at once */
     bool renormalize;  /* weights of the chosen experts */
     bool sandwich;     /* Gemma 4: norms behind the blocks, an MLP beside the experts */
+    bool biased;       /* gpt-oss: biases everywhere, sinks instead of norms of q and k, every other layer full, yarn */
     int64_t full_every, full_head_dim, full_kv_heads, window; /* of Gemma 4: every how many layers a full one */
 } random_shape;
 

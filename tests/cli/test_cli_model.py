@@ -332,6 +332,16 @@ class MakeModel(CliTest):
             streamed = self.run_cli("complete", "-m", path, "--token-ids", "300,301,302", "-n", "2", "--json", "--experts", "stream", "--host-experts", "min").json["experts"]
             self.assertGreater(streamed["misses"], 0)
 
+    def test_gpt_oss(self):
+        """Biases and sinks, every other layer with a window."""
+        for dtype, block in (("q4_0", 18), ("mxfp4", 17)):
+            path, made = self.make("gpt-oss-" + dtype, "--shape", "tiny-gpt-oss", "--dtype", dtype, "--skew", "6")
+            self.assertEqual(made["expert_bytes"], 4 * 32 * (3 * 192 * 128 // 32 * block + (128 + 128 + 192) * 4))
+            experts = self.distinct(path)
+            self.assertEqual(experts["total"], 4 * 32)
+            self.assertLess(experts["distinct"], 60)
+        self.fails(1, "is not written as safetensors", "make-model", "--shape", "tiny-gpt-oss", "--dtype", "bf16", "-o", self.path("x"))
+
     def test_same_seed_same_model(self):
         data = []
         for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
