@@ -90,8 +90,18 @@ typedef struct headrace_model_info {
     uint64_t device_bytes;             /* planned in the device's own memory; 0 where it computes in the host's */
     int32_t n_embd;                    /* numbers of an embedding; 0: this architecture gives none */
     const char *activations;           /* what products multiply with which weights: "bf16 x bf16, f32 x f32"; borrowed */
+    uint64_t expert_bytes;             /* of weight_bytes: the experts of one token */
+    int32_t n_experts_used;            /* of one token in a layer; 0: no experts */
 } headrace_model_info;
 HEADRACE_API headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out);
+
+/** What a device with memory of its own gives, measured now: bytes a second that it reads of its own memory, and that copies bring to it from pinned host memory. */
+typedef struct headrace_device_speed {
+    uint32_t size;
+    double read_bytes_per_s, upload_bytes_per_s;
+} headrace_device_speed;
+/** Between steps, as headrace_step. HEADRACE_UNSUPPORTED where the device computes in the host's memory, or cannot be measured. */
+HEADRACE_API headrace_status headrace_measure_device(headrace_engine *e, headrace_device_speed *out, headrace_error *err);
 
 /* ---- requests ---- */
 
@@ -257,6 +267,10 @@ typedef struct headrace_stats {
      * expert_bytes_read; and what it expects of the latest step. */
     uint64_t expert_bytes_needed, expert_bytes_expected, step_expert_bytes_expected;
     uint64_t memory_planned_bytes;     /* memory_peak_bytes never exceeds it */
+    /* A device with memory of its own, as the device itself counts it: the most that was in use beyond what was in use when it was opened (asked after the load, when a step was captured and
+     * when all requests have ended), and what was in use then, by the driver, this process's kernels and other processes. 0: unknown. Decode steps that were captured, and replays of them. */
+    uint64_t device_peak_bytes, device_open_bytes;
+    uint64_t n_captured_steps, n_replayed_steps;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */

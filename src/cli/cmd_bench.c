@@ -18,7 +18,7 @@
 #include "cli/session.h"
 #include "cli/speed_meter.h"
 
-enum { N_SAMPLES = 8, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+enum { N_SAMPLES = 10, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
 
 typedef struct spread {
     double median, min, max; /* NAN: not measured */
@@ -32,7 +32,9 @@ typedef struct point {
     spread disk, disk_latency, read, prefill_read, disk_share, prefill_share;
     double *samples; /* [N_SAMPLES, n_repeat], in the order of the runs */
     double read_per_token, hit_share;
-    double bytes_per_token, share;
+    double bytes_per_token, share; /* decode; share: of the read bandwidth */
+    double distinct;               /* experts that a decode step takes in a layer; NAN: none */
+    spread upload, upload_share;   /* bytes a second that decode copies to a device's slots, in parts of what copies give */
 } point;
 
 struct bench;
@@ -49,7 +51,8 @@ typedef struct bench {
     int64_t n_prompt, n_generate;
     int n_repeat, n_points, most_seqs;
     point points[MAX_POINTS];
-    double bandwidth;                      /* bytes a second; NAN: could not be measured */
+    double bandwidth;                      /* bytes a second that weights can be read at; NAN: could not be measured */
+    double upload;                         /* bytes a second that copies bring to the device; NAN: it computes in the host's memory */
     double *samples, *sorted;              /* [n_points, N_SAMPLES, n_repeat]; [n_repeat] */
     disk_bandwidth *disk;                  /* NULL: nothing is streamed */
     headrace_stats before, between, after; /* a run, its decode, its end */
@@ -113,7 +116,7 @@ static void take_stats(bench *b, headrace_stats *out) {
 static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
     bench *b = user;
     speed_meter_step(&b->speed, before_ns, after_ns);
-    if (b->disk != NULL && b->speed.decode_ns == 0) take_stats(b, &b->between);
+    if (b->info.n_experts_used > 0 && b->speed.decode_ns == 0) take_stats(b, &b->between);
 }
 
 /* One run: n_seqs prompts of n_prompt ids, n_generate tokens each; its speeds are in b->speed afterwards. */
@@ -159,12 +162,12 @@ static status measure_disk(bench *b, disk_rates *out, error *err) {
 }
 
 /* The places of a point's samples. */
-enum { PREFILL, DECODE, DISK, READ, PREFILL_READ, DISK_SHARE, PREFILL_SHARE, DISK_LATENCY };
+enum { PREFILL, DECODE, DISK, READ, PREFILL_READ, DISK_SHARE, PREFILL_SHARE, DISK_LATENCY, UPLOAD, UPLOAD_SHARE };
 
 static status measure(bench *b, point *p, error *err) {
     double *v[N_SAMPLES];
     disk_rates before;
-    uint64_t decode_bytes = 0, decode_tokens = 0, hits = 0, asked = 0;
+    uint64_t decode_bytes = 0, decode_tokens = 0, hits = 0, asked = 0, needed = 0, steps = 0;
     for (int i = 0; i < N_SAMPLES; i++) v[i] = p->samples + i * b->n_repeat;
     TRY(measure_disk(b, &before, err));
     for (int r = 0; r < b->n_repeat; r++) {
@@ -181,6 +184,10 @@ static status measure(bench *b, point *p, error *err) {
         v[PREFILL_READ][r] = read_rate(b->between.expert_bytes_read - b->before.expert_bytes_read, b->speed.prefill_ns);
         v[DISK_SHARE][r] = v[READ][r] / v[DISK][r];
         v[PREFILL_SHARE][r] = v[PREFILL_READ][r] / v[DISK][r];
+        v[UPLOAD][r] = read_rate(b->after.device_expert_bytes - b->between.device_expert_bytes, b->speed.decode_ns);
+        v[UPLOAD_SHARE][r] = v[UPLOAD][r] / b->upload;
+        needed += b->after.expert_bytes_needed - b->between.expert_bytes_needed;
+        steps += b->after.n_steps - b->between.n_steps;
         before = after;
         decode_bytes += b->after.expert_bytes_read - b->between.expert_bytes_read;
         decode_tokens += b->speed.decode_tokens;
@@ -188,12 +195,17 @@ static status measure(bench *b, point *p, error *err) {
         asked += b->after.expert_hits + b->after.expert_misses - b->between.expert_hits - b->between.expert_misses;
     }
     spread *const to[N_SAMPLES] = {&p->prefill,      &p->decode,     &p->disk,          &p->read,
-                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency};
+                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency, &p->upload, &p->upload_share};
     for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->sorted, b->n_repeat);
     p->read_per_token = decode_tokens > 0 ? (double)decode_bytes / (double)decode_tokens : NAN;
     p->hit_share = asked > 0 ? (double)hits / (double)asked : NAN;
-    double mean_length = (double)b->n_prompt + (double)b->n_generate / 2;
-    p->bytes_per_token = (double)b->info.weight_bytes / p->n_seqs + (double)b->info.kv_bytes_per_token * mean_length;
+    double mean_length = (double)b->n_prompt + (double)b->n_generate / 2, dense = (double)(b->info.weight_bytes - b->info.expert_bytes), experts = 0;
+    p->distinct = NAN;
+    if (b->info.n_experts_used > 0) { /* a step reads the union of what its rows take in each layer */
+        experts = steps > 0 ? (double)needed / (double)steps : NAN;
+        p->distinct = experts / (double)b->info.expert_bytes * b->info.n_experts_used;
+    }
+    p->bytes_per_token = (dense + experts) / p->n_seqs + (double)b->info.kv_bytes_per_token * mean_length;
     p->share = p->bytes_per_token * p->decode.median / b->bandwidth;
     return STATUS_OK;
 }
@@ -284,6 +296,11 @@ static status print_json(const bench *b, error *err) {
                                 (json_int_t)b->n_generate, "prefill_tokens_per_s", sample_json(b, p, &p->prefill, PREFILL),
                                 "decode_tokens_per_s", sample_json(b, p, &p->decode, DECODE), "bytes_per_token",
                                 json_number(p->bytes_per_token), "bandwidth_share", json_number(p->share));
+        if (b->info.n_experts_used > 0 && one != NULL) json_object_set_new(one, "distinct_experts_per_layer", json_number(p->distinct));
+        if (b->after.device_expert_slots > 0 && one != NULL) {
+            json_object_set_new(one, "decode_upload_bytes_per_s", sample_json(b, p, &p->upload, UPLOAD));
+            json_object_set_new(one, "decode_upload_share", sample_json(b, p, &p->upload_share, UPLOAD_SHARE));
+        }
         if (b->disk != NULL && one != NULL) {
             json_object_set_new(one, "disk_bytes_per_s", sample_json(b, p, &p->disk, DISK));
             json_object_set_new(one, "disk_latency_s", sample_json(b, p, &p->disk_latency, DISK_LATENCY));
@@ -299,8 +316,10 @@ static status print_json(const bench *b, error *err) {
         runs = NULL;
     }
     const char *path = config_text(b->x->c, CONFIG_KEY_MODEL);
-    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:I, s:I, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
+    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
                                 (int)b->info.n_threads, "repeat", b->n_repeat, "read_bandwidth_gb_s", json_number(b->bandwidth / 1e9),
+                                "upload_bandwidth_gb_s", json_number(b->upload / 1e9), "captured_steps", (json_int_t)b->after.n_captured_steps, "replayed_steps", (json_int_t)b->after.n_replayed_steps,
+                                "device_planned_bytes", (json_int_t)b->info.device_bytes, "device_peak_bytes", (json_int_t)b->after.device_peak_bytes, "device_open_bytes", (json_int_t)b->after.device_open_bytes,
                                 "memory_planned_bytes", (json_int_t)b->after.memory_planned_bytes, "memory_peak_bytes",
                                 (json_int_t)b->after.memory_peak_bytes, "runs", runs),
                       err);
@@ -315,10 +334,14 @@ static void print_spread(const spread *s) {
 static void print_table(const bench *b) {
     printf("%s, %d threads, device %s\n", b->info.architecture, (int)b->info.n_threads, b->info.device);
     if (b->info.activations != NULL) printf("products: %s\n", b->info.activations);
-    if (isfinite(b->bandwidth))
+    if (isfinite(b->upload))
+        printf("device reads %.1f GB/s, host to device %.1f GB/s; %.1f MiB planned there, %.1f MiB seen, beside %.1f MiB when it was opened\n", b->bandwidth / 1e9, b->upload / 1e9, (double)b->info.device_bytes / 1048576.0,
+               (double)b->after.device_peak_bytes / 1048576.0, (double)b->after.device_open_bytes / 1048576.0);
+    else if (isfinite(b->bandwidth))
         printf("read bandwidth %.2f GB/s (%d MiB, %d threads)\n", b->bandwidth / 1e9, READ_BANDWIDTH_BYTES >> 20, (int)b->info.n_threads);
-    printf("%5s  %7s  %9s  %26s  %26s  %9s  %6s\n", "seqs", "prompt", "generate", "prefill tok/s (min..max)", "decode tok/s (min..max)",
-           "MB/token", "share");
+    const bool experts = b->info.n_experts_used > 0;
+    printf("%5s  %7s  %9s  %26s  %26s  %9s  %6s%s\n", "seqs", "prompt", "generate", "prefill tok/s (min..max)", "decode tok/s (min..max)",
+           "MB/token", "share", experts ? "  distinct" : "");
     for (int i = 0; i < b->n_points; i++) {
         const point *p = &b->points[i];
         printf("%5d  %7" PRId64 "  %9" PRId64, p->n_seqs, b->n_prompt, b->n_generate);
@@ -326,9 +349,19 @@ static void print_table(const bench *b) {
         print_spread(&p->decode);
         printf("  %9.2f", p->bytes_per_token / 1e6);
         if (isfinite(p->share))
-            printf("  %5.1f%%\n", 100 * p->share);
+            printf("  %5.1f%%", 100 * p->share);
         else
-            printf("  %6s\n", "-");
+            printf("  %6s", "-");
+        if (isfinite(p->distinct)) printf("  %8.1f", p->distinct);
+        printf("\n");
+    }
+}
+
+/* What a device's slots were sent. */
+static void print_uploads(const bench *b) {
+    for (int i = 0; b->after.device_expert_slots > 0 && i < b->n_points; i++) {
+        const point *p = &b->points[i];
+        printf("%5d  decode copies %.2f GB/s to the device, %.1f %% of what copies give (%.1f..%.1f)\n", p->n_seqs, p->upload.median / 1e9, 100 * p->upload_share.median, 100 * p->upload_share.min, 100 * p->upload_share.max);
     }
 }
 
@@ -384,12 +417,21 @@ static status run(bench *b, error *err) {
     TRY(allocate(b, err));
     error why = {0};
     b->bandwidth = NAN;
-    if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
+    b->upload = NAN;
+    headrace_device_speed speed = {.size = sizeof speed};
+    headrace_error no;
+    if (b->info.device_bytes > 0 && headrace_measure_device(b->engine, &speed, &no) == HEADRACE_OK) {
+        b->bandwidth = speed.read_bytes_per_s;
+        b->upload = speed.upload_bytes_per_s;
+    } else if (b->info.device_bytes > 0)
+        cli_complain(x, no.text);
+    else if (read_bandwidth_measure(x->m, b->info.n_threads, &b->bandwidth, &why) != STATUS_OK) cli_complain(x, why.text);
     TRY(run_once(b, 1, WARM_UP_PROMPT, WARM_UP_TOKENS, err)); /* every weight once */
     TRY(open_disk(b, err));
     for (int i = 0; i < b->n_points; i++) TRY(measure(b, &b->points[i], err));
     if (x->json) return print_json(b, err);
     print_table(b);
+    print_uploads(b);
     if (b->disk != NULL) print_stream(b);
     return STATUS_OK;
 }

@@ -138,6 +138,7 @@ headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
     st.memory_used_bytes = u.used_bytes;
     st.memory_peak_bytes = u.peak_bytes;
     st.memory_planned_bytes = e->plan.total_bytes;
+    if (e->plan.pool == PLAN_POOL_OWN) st.device_open_bytes = vt_device_open_bytes(e->device);
     memcpy(out, &st, size);
     return HEADRACE_OK;
 }
@@ -149,6 +150,12 @@ headrace_status headrace_allow_writing(const headrace_engine *e, const char *pat
 
 const char *headrace_expert_file(const headrace_engine *e) {
     return e->plan.experts.tier == PLAN_EXPERTS_STREAM ? os_file_path(source_file(e->src, expert_bank_file(&e->model->moe->bank))) : NULL;
+}
+
+static uint64_t token_expert_bytes(const model *mo) {
+    uint64_t n = 0;
+    for (int32_t l = 0; l < mo->moe->bank.n_layers; l++) n += (uint64_t)mo->moe->bank.layers[l].top_k * mo->moe->bank.layers[l].file_bytes;
+    return n;
 }
 
 headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model_info *out) {
@@ -175,6 +182,8 @@ headrace_status headrace_get_model_info(const headrace_engine *e, headrace_model
         .device_bytes = p->device_total_bytes,
         .n_embd = model_gives_hidden(e->model) ? (int32_t)e->model->hp.n_embd : 0,
         .activations = e->model->activations,
+        .expert_bytes = token_expert_bytes(e->model),
+        .n_experts_used = e->model->moe->any ? (int32_t)e->model->hp.n_experts_used : 0,
     };
     memcpy(out, &info, size);
     return HEADRACE_OK;

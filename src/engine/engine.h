@@ -52,6 +52,8 @@ struct headrace_engine {
     plan_machine machine;      /* that the verdict was about */
     char device_name[64];
     uint64_t load_ns;
+    uint64_t device_peak_bytes;  /* in use of the device beyond what was in use when it was opened, as the device says; 0: unknown */
+    uint64_t n_captured_seen;    /* captured steps when it was last asked */
 
     vt_buffer kv_buf[STEP_MAX_GROUPS], snapshot_buf;
     kv_cache kv;
@@ -109,10 +111,18 @@ NODISCARD status engine_routing_flush(headrace_engine *e, error *err);
 void engine_routing_close(headrace_engine *e);
 /** Makes the store that was planned. */
 NODISCARD status engine_experts_attach(headrace_engine *e, error *err);
+/** --warm-experts. After they are attached. */
+NODISCARD status engine_experts_warm(headrace_engine *e, error *err);
 /** After the model is closed: the store below, and its queue. */
 void engine_experts_close(headrace_engine *e);
 /** The store's counters; on the engine's thread. */
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
+
+/* engine_device.c */
+/** Asks the device what is in use. */
+void engine_device_look(headrace_engine *e);
+/** The same where it may have changed: a step was captured, or nothing is left to do. */
+void engine_device_look_again(headrace_engine *e, bool idle);
 
 /* engine_cost.c */
 /** After the stores are attached and sched_init: what steps are expected to read, from the routing of those before. */

@@ -43,6 +43,7 @@ static status check_request(const headrace_engine *e, const config *c, const pla
     if (!experts && (r->tier != PLAN_EXPERTS_NONE || r->host != PLAN_HOST_AUTO || r->device != PLAN_HOST_AUTO)) {
         return error_set(err, STATUS_INVALID, "config: --experts, --host-experts and --device-experts: %s has no experts", e->model->arch->name);
     }
+    if (!experts && config_bool(c, CONFIG_KEY_WARM_EXPERTS)) return error_set(err, STATUS_INVALID, "config: --warm-experts: %s has no experts", e->model->arch->name);
     if (!experts && e->expert_read_way > 0) return error_set(err, STATUS_INVALID, "config: --expert-reader: %s has no experts", e->model->arch->name);
     if (host && r->device != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --device-experts: %s computes in host memory; --host-experts says how much of that experts take", e->device_name);
     if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
@@ -184,6 +185,43 @@ status engine_experts_attach(headrace_engine *e, error *err) {
     plan_experts_print(x, &line);
     if (!line.failed && x->tier_chosen && x->tier == PLAN_EXPERTS_STREAM) log_info("%.*s", (int)line.len - 1, textbuf_text(&line));
     textbuf_deinit(&line);
+    return STATUS_OK;
+}
+
+/* One wave of the host's store, and nothing is kept of it but the slots. */
+static status warm_wave(expert_store *store, int32_t layer, const int32_t *ids, int32_t n, error *err) {
+    TRY(store->begin(store, layer, ids, n, err));
+    for (;;) {
+        expert_lease lease;
+        const status rc = store->next_ready(store, &lease, err);
+        if (rc == STATUS_NOT_FOUND) return STATUS_OK;
+        if (rc != STATUS_OK) {
+            store->cancel(store);
+            return rc;
+        }
+        store->release(store, &lease, (vt_fence){0});
+    }
+}
+
+/* Every layer gets its share of the slots. */
+status engine_experts_warm(headrace_engine *e, error *err) {
+    model_moe *moe = e->model->moe;
+    const plan_experts *x = &e->plan.experts;
+    expert_store *store = e->experts_below != NULL ? e->experts_below : moe->store;
+    if (x->tier != PLAN_EXPERTS_STREAM) return STATUS_OK;
+    int64_t left = x->n_slots, all = x->all_slots;
+    for (int32_t l = 0; l < moe->bank.n_layers; l++) {
+        const int32_t n_experts = moe->bank.layers[l].n_experts;
+        if (n_experts == 0) continue;
+        const int64_t share = left * n_experts / all;
+        const int32_t n = (int32_t)(share < n_experts ? share : n_experts);
+        left -= n;
+        all -= n_experts;
+        for (int32_t i = 0; i < n; i++) moe->distinct[i] = i;
+        if (store->enter != NULL) store->enter(store, l);
+        const int32_t n_waves = n > 0 ? store->waves(store, l, moe->distinct, n, moe->wave) : 0;
+        for (int32_t w = 0, at = 0; w < n_waves; at += moe->wave[w++]) TRY(warm_wave(store, l, moe->distinct + at, moe->wave[w], err));
+    }
     return STATUS_OK;
 }
 

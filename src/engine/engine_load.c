@@ -15,6 +15,7 @@ enum {
     PAGE_TOKENS = 16,
     DEFAULT_CTX = 4096,
     MAX_HEAD_ROWS = 64,
+    DEVICE_BUFFERS = 8 + STEP_MAX_GROUPS, /* each takes up to a unit of the device's memory more than was asked for */
     QUEUE_PER_SEQ = 16,      /* waiting requests per running one */
     SEQUENCE_BYTES = 16384   /* struct, text buffers, lists of ordinary length */
 };
@@ -170,7 +171,7 @@ static void plan_rest(headrace_engine *e) {
         p->device_bytes[MEM_WEIGHTS] = p->bytes[MEM_WEIGHTS];
         p->device_bytes[MEM_KV] = p->bytes[MEM_KV];
         p->device_bytes[MEM_MODEL] = ropes;
-        p->device_bytes[MEM_PROCESS] = vt_device_queue_bytes(e->device) * (mo->moe->any ? 2 : 1) + model_capture_bytes(mo, e->device); /* copies of experts have a queue of their own */
+        p->device_bytes[MEM_PROCESS] = vt_device_queue_bytes(e->device) * (mo->moe->any ? 2 : 1) + model_capture_bytes(mo, e->device) + DEVICE_BUFFERS * (size_t)(vt_device_alloc_unit(e->device) - 1); /* copies of experts have a queue of their own */
     }
     p->bytes[MEM_TOKENIZER] = used_now(e, MEM_TOKENIZER) + slack;
     p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + (size_t)mo->hp.n_embd * sizeof(float) + tables +
@@ -372,6 +373,8 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     TRY(allocate_kv(e, err));
     TRY(engine_experts_attach(e, err)); /* last of what is large: slots are admitted beside everything else */
     TRY(allocate_step(e, err));
+    if (config_bool(c, CONFIG_KEY_WARM_EXPERTS)) TRY(engine_experts_warm(e, err));
+    engine_device_look(e);
     if (!source_intact(e->src)) return error_set(err, STATUS_IO, "engine: %s changed while it was loaded", source_path(e->src));
     e->load_ns = os_now_ns() - t0;
     return STATUS_OK;

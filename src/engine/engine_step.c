@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
+#include "model/model_capture.h"
 
 /* ---- life of a sequence ---- */
 
@@ -344,6 +345,11 @@ static void update_stats(headrace_engine *e, bool *more) {
     e->stats.n_evicted = e->kv.n_evicted;
     engine_experts_stats(e, &e->stats);
     engine_cost_stats(e, &e->stats);
+    e->stats.device_peak_bytes = e->device_peak_bytes;
+    if (e->model->capture != NULL) {
+        e->stats.n_captured_steps = e->model->capture->n_captured;
+        e->stats.n_replayed_steps = e->model->capture->n_replayed;
+    }
     *more = e->n_live > 0;
     pthread_mutex_unlock(&e->lock);
 }
@@ -373,6 +379,7 @@ status engine_step(headrace_engine *e, bool *more, error *err) {
         run_step(e);
         sweep(e);
     }
+    engine_device_look_again(e, e->sched.running.n + e->sched.waiting.n == 0);
     update_stats(e, more);
     return invariants_hold(e) ? STATUS_OK : error_set(err, STATUS_BUG, "engine: an invariant of scheduler, page tables or pools is broken");
 }

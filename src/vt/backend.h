@@ -138,6 +138,9 @@ typedef struct vt_backend {
 
     uint64_t (*queue_bytes)(void *dev); /* device memory that comes with each queue. NULL: none */
     uint64_t (*graph_bytes)(void *dev); /* and that a captured graph takes at most. NULL: none */
+    uint64_t (*alloc_unit)(void *dev);  /* what alloc takes is a multiple of it. NULL: what was asked for */
+    /* Reads so many bytes of device memory, aligned to 256, once, and changes nothing: for measuring. NULL: cannot be measured */
+    status (*read_pass)(void *dev, void *handle, const void *p, size_t bytes);
 } vt_backend;
 
 /** Entry of a shared object libheadrace-NAME.so: NULL and a reason when it cannot serve this core's ABI. */

@@ -68,6 +68,7 @@ status vt_device_open(vt_runtime *rt, vt_device_id id, mem *m, vt_device **out, 
     d->caps = e->vtable.caps ? e->vtable.caps(d->dev) : 0;
     uint64_t free_bytes = 0;
     if (vt_device_memory_info(d, &free_bytes, &d->total_bytes) != STATUS_OK) d->total_bytes = 0;
+    if (free_bytes > 0 && free_bytes < d->total_bytes) d->open_bytes = d->total_bytes - free_bytes;
     *out = d;
     return STATUS_OK;
 fail:
@@ -87,6 +88,8 @@ void vt_device_close(vt_device *d) {
 vt_device_id vt_device_get_id(const vt_device *d) { return d->id; }
 uint64_t vt_device_caps(const vt_device *d) { return d->caps; }
 uint64_t vt_device_total_bytes(const vt_device *d) { return d->total_bytes; }
+uint64_t vt_device_open_bytes(const vt_device *d) { return d->open_bytes; }
+uint64_t vt_device_alloc_unit(const vt_device *d) { return d->backend->vtable.alloc_unit ? d->backend->vtable.alloc_unit(d->dev) : 1; }
 uint64_t vt_device_queue_bytes(const vt_device *d) { return d->backend->vtable.queue_bytes ? d->backend->vtable.queue_bytes(d->dev) : 0; }
 
 status vt_device_memory_info(const vt_device *d, uint64_t *free_bytes, uint64_t *total_bytes) {
@@ -295,6 +298,11 @@ status vt_replay(vt_queue *q, void *graph) {
 
 void vt_graph_destroy(vt_device *d, void *graph) {
     if (graph && d->backend->vtable.graph_destroy) d->backend->vtable.graph_destroy(d->dev, graph);
+}
+
+status vt_read_pass(vt_queue *q, const void *p, size_t bytes) {
+    const vt_backend *v = working(q);
+    return v && v->read_pass ? v->read_pass(q->dev, q->handle, p, bytes) : STATUS_UNSUPPORTED;
 }
 
 uint64_t vt_device_graph_bytes(const vt_device *d) { return d->backend->vtable.graph_bytes ? d->backend->vtable.graph_bytes(d->dev) : 0; }

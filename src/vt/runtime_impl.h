@@ -50,7 +50,7 @@ struct vt_device {
     mem *m;
     const backend_entry *backend;
     void *dev;
-    uint64_t caps, total_bytes;
+    uint64_t caps, total_bytes, open_bytes;
     vt_host_api host; /* ctx is the device */
     bool has_lock;
     /* recursive, over the two below: while a buffer is allocated, what the backend takes from host_alloc is the buffer's */

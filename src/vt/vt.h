@@ -131,6 +131,9 @@ NODISCARD status vt_capture_begin(vt_queue *q);
 NODISCARD status vt_capture_end(vt_queue *q, void **graph);
 NODISCARD status vt_replay(vt_queue *q, void *graph);
 void vt_graph_destroy(vt_device *d, void *graph);
+uint64_t vt_device_alloc_unit(const vt_device *d);  /* at least 1: what a buffer takes of the device is a multiple of it */
+uint64_t vt_device_open_bytes(const vt_device *d);  /* in use once it was open: by the driver, this process's kernels, and others; 0 = unknown */
+NODISCARD status vt_read_pass(vt_queue *q, const void *p, size_t bytes); /* reads device memory, for measuring; STATUS_UNSUPPORTED where there is no way */
 uint64_t vt_device_graph_bytes(const vt_device *d); /* device memory that each graph takes at most */
 
 /** Signature helper: unused places VT_NONE. */

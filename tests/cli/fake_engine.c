@@ -302,6 +302,13 @@ headrace_status headrace_step(headrace_engine *e, bool *more, headrace_error *er
     return HEADRACE_OK;
 }
 
+headrace_status headrace_measure_device(headrace_engine *e, headrace_device_speed *out, headrace_error *err) {
+    (void)e;
+    (void)out;
+    (void)err;
+    return HEADRACE_UNSUPPORTED;
+}
+
 headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out) {
     if (out->size != sizeof *out) return HEADRACE_INVALID;
     *out = e->stats;

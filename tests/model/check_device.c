@@ -129,6 +129,45 @@ static void resident(void **state) {
     assert_int_equal(compared, 3 * 15);
 }
 
+/* Slots that were filled at the load are found filled; what the device has in use, as it says itself, is within the plan; its speed can be asked between steps and leaves no trace. */
+static void warmed(void **state) {
+    const reference *a = *state;
+    if (!a->experts) return;
+    for (int k = 0; k < 2; k++) {
+        char host[32];
+        snprintf(host, sizeof host, "%llu", (unsigned long long)((a->all - 1) * a->slot_bytes));
+        posed_clear(gpu);
+        gpu->exact = true;
+        gpu->queue_bytes = gpu->alloc_unit = 1 << 20;
+        gpu->others = 1 << 18;
+        headrace_engine *e = support_load(fixture, "device", "cuda", "threads", "2", "experts", "stream", "device-experts", "min", "host-experts", k == 0 ? "all" : host, "warm-experts", "true", NULL);
+        expert_counters c;
+        e->experts_below->counters(e->experts_below, &c);
+        const uint64_t read = c.bytes_read;
+        assert_int_equal(c.misses, k == 0 ? a->all : a->all - 1);
+        assert_int_equal(gpu->n.kernels, 0);
+        headrace_device_speed speed = {.size = sizeof speed};
+        headrace_error err = {0};
+        assert_int_equal(headrace_measure_device(e, &speed, &err), HEADRACE_OK);
+        assert_true(speed.read_bytes_per_s > 0 && speed.upload_bytes_per_s > 0);
+        assert_int_equal(all_batches(a, e), 15);
+        const headrace_stats st = support_stats(e);
+        if (k == 0) assert_int_equal(st.expert_bytes_read, read);
+        assert_true(st.expert_bytes_read - read <= 15 * 64 * a->slot_bytes);
+        assert_int_equal(st.device_open_bytes, 1 << 18);
+        assert_in_range(st.device_peak_bytes, info_of(e).device_bytes / 2, info_of(e).device_bytes);
+        headrace_free(e);
+        gpu->exact = false;
+        gpu->queue_bytes = gpu->alloc_unit = gpu->others = 0;
+        nothing_left();
+    }
+    headrace_engine *e = support_load(fixture, "device", "cpu", NULL);
+    headrace_device_speed speed = {.size = sizeof speed};
+    headrace_error err = {0};
+    assert_int_equal(headrace_measure_device(e, &speed, &err), HEADRACE_UNSUPPORTED);
+    headrace_free(e);
+}
+
 /* Waits and copies of a step do not grow with what the device is asked to do. */
 static void streamed(void **state) {
     const reference *a = *state;
@@ -721,7 +760,7 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
-    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
+    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(warmed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
     const struct CMUnitTest rows[] = {cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
                                       cmocka_unit_test_setup(passed_over_leaves_nothing, begin_clean), cmocka_unit_test_setup(all_that_is_free, begin_clean),
                                       cmocka_unit_test_setup(unpinned, begin_clean)};

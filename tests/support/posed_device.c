@@ -109,7 +109,8 @@ static bool is_live(const posed_device *d, const void *p, size_t bytes) {
 /* With `exact`: whether so much more fits. */
 static uint64_t bytes_taken(const posed_device *d) {
     uint64_t n = d->gpu->others;
-    for (int i = 0; i < d->n_allocs; i++) n += d->allocs[i].bytes;
+    const uint64_t unit = d->gpu->alloc_unit > 0 ? d->gpu->alloc_unit : 1;
+    for (int i = 0; i < d->n_allocs; i++) n += (d->allocs[i].bytes + unit - 1) / unit * unit;
     for (int i = 0; i < MAX_QUEUES; i++) n += d->queues[i] != NULL ? d->gpu->queue_bytes : 0;
     return n + (uint64_t)d->gpu->n.live_graphs * d->gpu->graph_bytes;
 }
@@ -497,6 +498,14 @@ static void p_graph_destroy(void *dev, void *graph) {
     free_graph(graph);
 }
 
+static uint64_t p_alloc_unit(void *dev) { return ((posed_device *)dev)->gpu->alloc_unit > 0 ? ((posed_device *)dev)->gpu->alloc_unit : 1; }
+
+static status p_read_pass(void *dev, void *handle, const void *p, size_t bytes) {
+    posed_device *d = dev;
+    (void)handle;
+    return is_device(d, p) && is_live(d, p, bytes) ? STATUS_OK : wrong(d->gpu, "memory is read that is not allocated");
+}
+
 static uint64_t p_graph_bytes(void *dev) { return ((posed_device *)dev)->gpu->graph_bytes; }
 
 /* ---- devices ---- */
@@ -602,6 +611,8 @@ posed_gpu *posed_add(vt_device_type type) {
         .replay = p_replay,
         .graph_destroy = p_graph_destroy,
         .graph_bytes = p_graph_bytes,
+        .alloc_unit = p_alloc_unit,
+        .read_pass = p_read_pass,
     };
     n_posed++;
     return &p->gpu;

@@ -48,7 +48,7 @@ typedef struct posed_gpu {
     posed_time time;
     uint64_t seed;                    /* POSED_MIXED */
     bool exact;                       /* what is free follows what is allocated, and what exceeds total_bytes is refused; free_then are bytes that somebody else has by then */
-    uint64_t queue_bytes, graph_bytes, others;
+    uint64_t queue_bytes, graph_bytes, alloc_unit, others; /* alloc_unit 0: 1 */
     status refusal;                   /* of the queue that fails; 0: STATUS_FAILED */
     bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
     struct {

@@ -116,6 +116,7 @@ static status probe(cuda_device *d, error *err) {
     size_t n_free = 0, n_total = 0;
     cudaError_t rc = cudaSetDevice(d->index);
     if (rc == cudaSuccess) rc = cudaFree(NULL); /* makes the context, and finds a library without code for this device early */
+    if (rc == cudaSuccess) rc = cuda_load_kernels();
     if (rc == cudaSuccess) rc = cudaMemGetInfo(&n_free, &n_total);
     TRY(cuda_result(rc, "opening the device", err));
     d->total_bytes = n_total;
@@ -227,6 +228,17 @@ static status cuda_queue_create(void *dev, void **handle) {
     status code = without_room(logged(d, rc, "queue_create"));
     cuda_queue_destroy(dev, q);
     return code;
+}
+
+static uint64_t cuda_alloc_unit(void *dev) {
+    (void)dev;
+    return CUDA_ALLOC_UNIT;
+}
+
+static status cuda_read(void *dev, void *handle, const void *p, size_t bytes) {
+    const cuda_device *d = dev;
+    DEVICE_CALL(d, "read_pass", cuda_read_pass(d, handle, p, bytes));
+    return STATUS_OK;
 }
 
 static uint64_t cuda_graph_bytes(void *dev) {
@@ -366,6 +378,8 @@ static const vt_backend vtable = {
     .graph_destroy = cuda_graph_destroy,
     .queue_bytes = cuda_queue_bytes,
     .graph_bytes = cuda_graph_bytes,
+    .alloc_unit = cuda_alloc_unit,
+    .read_pass = cuda_read,
 };
 
 #define ROW VT_ROW_DECLARE
