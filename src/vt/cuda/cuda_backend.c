@@ -387,6 +387,7 @@ static const vt_backend vtable = {
 #undef ROW
 
 bool cuda_fits_mma(const vt_call *call);
+bool cuda_fits_bf16_mma(const vt_call *call);
 
 static const vt_row rows[] = {
 #define ROW VT_ROW_DEFINE
