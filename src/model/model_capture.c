@@ -4,15 +4,16 @@
 
 #include "base/log.h"
 
-enum { PAGES_STEP = 16 };
+enum { FEWEST_PAGES = 16 };
 
 bool model_capture_takes(const model *mo, const step *s) {
     return mo->capture != NULL && mo->capture->on && s->n_rows == s->n_segments && mo->opt.observe == NULL;
 }
 
 int32_t model_capture_pages(const model *mo, const step *s) {
-    const int64_t n = ((int64_t)s->max_pages + PAGES_STEP - 1) / PAGES_STEP * PAGES_STEP;
+    int64_t n = FEWEST_PAGES;
     if (!model_capture_takes(mo, s)) return s->max_pages;
+    while (n < s->max_pages) n *= 2; /* what grows is captured anew each time it doubles */
     return n < mo->opt.max_pages ? (int32_t)n : mo->opt.max_pages;
 }
 
