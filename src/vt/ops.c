@@ -140,8 +140,12 @@ status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *qu
         op_check_dtype(&c, SINKS, VT_F32);
         op_check_same_dim(&c, SINKS, 0, QUERY, 1);
     }
-    op_check_same_shape(&c, OUT, QUERY);
-    op_check_same_shape(&c, K, V);
+    for (int i = 0; i < 2; i++) op_check_same_dim(&c, OUT, i, QUERY, i);
+    for (int i = 0; i < 3; i++) op_check_same_dim(&c, K, i, V, i);
+    op_check_same_dim(&c, OUT, 2, V, 3);
+    const int64_t width = op_check_dim(&c, K, 3), v_width = op_check_dim(&c, V, 3);
+    OP_CHECK(&c, v_width == width || (v_width < width && c.call.t[OUT]->dtype == VT_BF16), "k is %lld wide, v %lld", (long long)width,
+             (long long)v_width);
     OP_CHECK(&c, c.call.t[K]->dtype == c.call.t[V]->dtype, "k is %s, v is %s", vt_dtype_name(c.call.t[K]->dtype),
              vt_dtype_name(c.call.t[V]->dtype));
     op_check_same_dim(&c, QUERY, 2, K, 3);

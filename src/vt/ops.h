@@ -76,7 +76,7 @@ typedef struct vt_rows { vt_tensor pos, row_seg, pages; } vt_rows;
 NODISCARD status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tensor *x, const vt_rows *rows, error *err);
 
 /**
- * Causal attention over pages. q F32 [T, Hq, D]; k, v caches [n_pages, Hkv, page_tokens, D] of one dtype, Hq a multiple of Hkv; out F32 [T, Hq, D].
+ * Causal attention over pages. q F32 [T, Hq, D]; k, v caches [n_pages, Hkv, page_tokens, D] of one dtype, Hq a multiple of Hkv; out F32 or BF16 [T, Hq, D].
  * Row t, head h, positions j in max(0, pos - window + 1) .. pos (window 0 = all), kv head h / (Hq / Hkv):
  *   s_j = scale * dot(q, k_j), softcap > 0: s_j = softcap * tanh(s_j / softcap); out = sum softmax(s)_j v_j.
  *   sinks F32 [Hq] (or n_dims 0): one extra logit in the denominator only.
@@ -84,6 +84,8 @@ NODISCARD status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tenso
  * m = max s_j, p_j = exp(s_j - m), l = sum p_j in sixteen lanes (lane j % 16, summed as above), o = sum p_j v_j ascending by fma; spans are merged in ascending order
  * (m' = max(m, m2), o = o * exp(m - m') + o2 * exp(m2 - m'), l likewise); the sink is merged last; out = o / l. exp is vt_expf.
  * v may be the k cache (keys reused as values).
+ * With out BF16: the same, rounded once; v [.., Dv] and out [T, Hq, Dv] may be narrower than k (Dv <= D); rows of a segment are neighbours and segments ascend. Such rows are there
+ * for speed: a device may round queries and probabilities to the dtype of the cache, of F16 or BF16, in place of the spans (NUMERICS.md).
  */
 enum { VT_ATTENTION_SPAN = 256 };
 typedef struct vt_attention_params { float scale, softcap; int32_t window; } vt_attention_params;

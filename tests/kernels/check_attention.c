@@ -222,32 +222,68 @@ static void forget_old_pages(check_case *c, const step *s) {
     }
 }
 
-static bool make_attention(check_case *c, int64_t i) {
+/* Shapes of a case: rows of a segment, width of keys and values, heads. */
+typedef struct attention_size {
+    int64_t length, rows, d, v_d, kv_heads, group;
+    bool latent; /* the values are the first dimensions of the keys */
+} attention_size;
+
+static attention_size pick_attention(check_case *c, int64_t i) {
     rng *r = &c->r;
     static const int64_t lengths[] = {5, 20, 260, 700, 90, 300};
-    make_step(c, &a_step, 1 + rng_below(r, 3), lengths[i % 6], RNG_PICK(r, 1, 1, 2, 6));
-    int64_t d = RNG_PICK(r, 1, 5, 8, 16, 20, 32, 40, 64, 72, 80, 96, 128, 136), kv_heads = 1 + rng_below(r, 2),
-            group = RNG_PICK(r, 1, 1, 2, 3, 4, 5, 7, 8, 9, 12);
-    if (i % 6 == 3 && d * group > 400) group = 2;
-    int64_t rows = i == 1 ? 0 : a_step.total_rows;
+    attention_size s = {.length = lengths[i % 6],
+                        .rows = RNG_PICK(r, 1, 1, 2, 6),
+                        .d = RNG_PICK(r, 1, 5, 8, 16, 20, 32, 40, 64, 72, 80, 96, 128, 136),
+                        .kv_heads = 1 + rng_below(r, 2),
+                        .group = RNG_PICK(r, 1, 1, 2, 3, 4, 5, 7, 8, 9, 12)};
+    if (i % 6 == 3 && s.d * s.group > 400) s.group = 2;
+    s.v_d = s.d;
+    if (c->row->sig.dtype[2] != VT_BF16) return s;
+    /* tiles of rows and of positions, every width that has a kernel of its own, one row beside many */
+    if (i % 3 == 0) s.d = s.v_d = RNG_PICK(r, 64, 128, 192, 256, 320, 512);
+    if (i % 3 == 1) s.rows = RNG_PICK(r, 9, 33, 70, 150);
+    if (i % 12 == 4) s.d = s.v_d = RNG_PICK(r, 256, 512);
+    if (i % 12 == 7) s = (attention_size){lengths[i / 12 % 6], RNG_PICK(r, 1, 20, 40), 576, 512, 1, RNG_PICK(r, 2, 16, 20), true};
+    if (i % 12 == 5 && s.d > 8) s.v_d = s.d - 8;
+    while (s.rows * s.kv_heads * s.group * s.d * s.length > 10000000 && s.rows * s.length * s.group > 1) {
+        s.length = (s.length + 1) / 2;
+        s.rows = (s.rows + 1) / 2;
+        s.group = (s.group + 1) / 2;
+    }
+    return s;
+}
+
+static bool add_caches(check_case *c, const attention_size *s) {
     vt_dtype kv = (vt_dtype)c->row->sig.dtype[1];
+    if (CASE_ADD(c, kv, true, a_step.n_pages, s->kv_heads, a_step.page_tokens, s->d) < 0) return false;
+    if (s->latent || rng_one_in(&c->r, 6)) {
+        int v = case_add_same(c, K);
+        c->t[v].dim[3] = s->v_d;
+        return true;
+    }
+    return CASE_ADD(c, kv, true, a_step.n_pages, s->kv_heads, a_step.page_tokens, s->v_d) >= 0;
+}
+
+static bool make_attention(check_case *c, int64_t i) {
+    rng *r = &c->r;
+    const attention_size s = pick_attention(c, i);
+    make_step(c, &a_step, 1 + rng_below(r, 3), s.length, s.rows);
+    int64_t rows = i == 1 ? 0 : a_step.total_rows, heads = s.kv_heads * s.group;
     c->special = i % 8 == 5;
-    if (CASE_ADD(c, VT_F32, true, rows, kv_heads * group, d) < 0 || CASE_ADD(c, VT_F32, true, rows, kv_heads * group, d) < 0) return false;
-    if (CASE_ADD(c, kv, true, a_step.n_pages, kv_heads, a_step.page_tokens, d) < 0) return false;
-    if (rng_one_in(r, 6))
-        case_add_same(c, K);
-    else if (CASE_ADD(c, kv, true, a_step.n_pages, kv_heads, a_step.page_tokens, d) < 0)
-        return false;
-    if (!add_rows(c, &a_step, rows)) return false;
+    if (CASE_ADD(c, (vt_dtype)c->row->sig.dtype[2], true, rows, heads, s.v_d) < 0) return false;
+    if (CASE_ADD(c, (vt_dtype)c->row->sig.dtype[0], true, rows, heads, s.d) < 0) return false;
+    if (!add_caches(c, &s) || !add_rows(c, &a_step, rows)) return false;
     if (rng_one_in(r, 3))
-        CASE_ADD(c, VT_F32, false, kv_heads * group);
+        CASE_ADD(c, VT_F32, false, heads);
     else
         case_add_absent(c);
-    case_fill(c, QUERY, 2.0);
+    /* the largest queries are beyond F16 */
+    const double large = c->row->sig.dtype[2] == VT_BF16 && i % 8 == 2 ? 3e5 : 1.0;
+    case_fill(c, QUERY, 2.0 * large);
     fill_cache(c, K, &a_step);
     if (c->t[V].data != c->t[K].data) fill_cache(c, V, &a_step);
     case_fill(c, SINKS, 3.0);
-    float scale = rng_one_in(r, 4) ? 1.0f : (float)(1.0 / sqrt((double)d));
+    float scale = (float)((rng_one_in(r, 4) && large == 1.0 && s.d <= 136 ? 1.0 : 1.0 / sqrt((double)s.d)) / large);
     c->call.p.attention = (vt_attention_params){scale, rng_one_in(r, 3) ? (float)RNG_PICK(r, 5, 30, 50) : 0.0f,
                                                 rng_one_in(r, 2) ? 0 : (int32_t)RNG_PICK(r, 1, 2, 5, 17, 100, 255, 256, 300)};
     forget_old_pages(c, &a_step);
@@ -258,40 +294,48 @@ static bool make_attention(check_case *c, int64_t i) {
 
 static double scores[MAX_POS];
 
+/* With BF16 output, in units of the op's tolerance: what rounding probabilities to BF16 is worth, and what rounding queries to the cache's dtype does
+ * to a score, whose errors are independent: four times the root of the sum of their squares. */
+static double rounded_p(vt_dtype out) { return out == VT_BF16 ? 0x1p-8 / (8.0 * 0x1p-23) : 1.0; }
+static double rounded_q(vt_dtype out, vt_dtype kv) { return out != VT_BF16 || kv == VT_F32 ? 0.0 : (kv == VT_F16 ? 0x1p-10 : 0x1p-7) / (8.0 * 0x1p-23); }
+
 static void expect_head(check_case *c, int64_t t, int64_t head, double *want, double *mag) {
     const vt_tensor *k = &c->t[K], *v = &c->t[V];
+    const double by_p = rounded_p(c->t[OUT].dtype), by_q = rounded_q(c->t[OUT].dtype, k->dtype);
     const vt_attention_params *p = &c->call.p.attention;
-    int64_t heads = c->t[OUT].dim[1], d = k->dim[3], kv_head = head / (heads / k->dim[1]);
+    int64_t heads = c->t[OUT].dim[1], d = k->dim[3], v_d = v->dim[3], kv_head = head / (heads / k->dim[1]);
     int64_t pos = ((const int32_t *)c->t[POS].data)[t], seg = ((const int32_t *)c->t[SEG].data)[t];
     int64_t first = p->window && pos - p->window + 1 > 0 ? pos - p->window + 1 : 0;
-    double max = c->t[SINKS].n_dims ? (double)((const float *)c->t[SINKS].data)[head] : -(double)INFINITY, sum = 0.0, worst = 0.0;
-    decode_row(VT_F32, tensor_row_at(&c->t[QUERY], t * heads + head), d, x_row);
+    double max = c->t[SINKS].n_dims ? (double)((const float *)c->t[SINKS].data)[head] : -(double)INFINITY, sum = 0.0, worst = 0.0, spread = 0.0;
+    decode_row(c->t[QUERY].dtype, tensor_row_at(&c->t[QUERY], t * heads + head), d, x_row);
     for (int64_t j = first; j <= pos; j++) {
         decode_row(k->dtype, place(k, &c->t[PAGES], seg, kv_head, j), d, y_row);
-        double s = 0.0, m = 0.0;
+        double s = 0.0, m = 0.0, squares = 0.0;
         for (int64_t i = 0; i < d; i++) {
             s += x_row[i] * y_row[i];
             m += fabs(x_row[i] * y_row[i]);
+            squares += pow(x_row[i] * y_row[i], 2);
         }
+        spread = fmax(spread, sqrt(squares) * fabs((double)p->scale));
         s *= (double)p->scale;
         scores[j] = p->softcap > 0.0f ? (double)p->softcap * tanh(s / (double)p->softcap) : s;
         worst = fmax(worst, m * fabs((double)p->scale));
         max = fmax(max, scores[j]);
     }
     if (c->t[SINKS].n_dims) sum = exp((double)((const float *)c->t[SINKS].data)[head] - max);
-    for (int64_t i = 0; i < d; i++) want[i] = mag[i] = 0.0;
+    for (int64_t i = 0; i < v_d; i++) want[i] = mag[i] = 0.0;
     for (int64_t j = first; j <= pos; j++) {
         double e = exp(scores[j] - max);
         sum += e;
-        decode_row(v->dtype, place(v, &c->t[PAGES], seg, kv_head, j), d, y_row);
-        for (int64_t i = 0; i < d; i++) {
+        decode_row(v->dtype, place(v, &c->t[PAGES], seg, kv_head, j), v_d, y_row);
+        for (int64_t i = 0; i < v_d; i++) {
             want[i] += e * y_row[i];
             mag[i] += e * fabs(y_row[i]);
         }
     }
-    for (int64_t i = 0; i < d; i++) {
+    for (int64_t i = 0; i < v_d; i++) {
         want[i] /= sum;
-        mag[i] = mag[i] / sum * (1.0 + worst);
+        mag[i] = mag[i] / sum * (by_p + worst * (by_p > 1.0 ? 8.0 : 1.0) + spread * by_q);
     }
 }
 
@@ -301,36 +345,72 @@ static void expect_attention(check_case *c) {
         expect_head(c, r / out->dim[1], r % out->dim[1], c->want + r * out->dim[2], c->mag + r * out->dim[2]);
 }
 
+/* Prompts and decodes: of a dense model, and Gemma 4's local and global layers; at last a small one. */
+static const struct attention_bench {
+    int64_t segs, rows, length, kv_heads, group, d, window;
+} attention_benches[] = {{1, 1, 16384, 8, 4, 128, 0},      {1, 256, 1024, 2, 4, 128, 0},  {1, 1, 16384, 1, 8, 256, 0},   {1, 4096, 4096, 8, 2, 256, 1024},
+                         {1, 4096, 4096, 4, 4, 512, 0},    {1, 4096, 4096, 2, 8, 512, 0}, {64, 64, 4064, 8, 2, 256, 0},  {64, 64, 4064, 2, 8, 512, 0},
+                         {64, 64, 4064, 8, 2, 256, 1024},  {1, 1, 512, 8, 2, 256, 1024},  {1, 1, 512, 2, 8, 512, 0},     {1, 1, 100000, 2, 8, 512, 0},
+                         {16, 16, 4096, 1, 16, 576, 0},    {8, 520, 2048, 8, 2, 256, 0},  {1, 512, 65536, 2, 8, 512, 0}, {1, 2, 40, 2, 2, 32, 0}};
+
+/* Sequences of one length, pages in order; all rows in the first but one each in the others. */
+static bool add_bench_rows(check_case *c, const struct attention_bench *b, int64_t pages) {
+    int pos = CASE_ADD(c, VT_I32, false, b->rows), seg = CASE_ADD(c, VT_I32, false, b->rows), table = CASE_ADD(c, VT_I32, false, b->segs, pages);
+    if (pos < 0 || seg < 0 || table < 0) return false;
+    const int64_t first = b->rows - b->segs + 1;
+    for (int64_t r = 0; r < b->rows; r++) {
+        case_set_i32(c, seg, r, (int32_t)(r < first ? 0 : r - first + 1));
+        case_set_i32(c, pos, r, (int32_t)(r < first ? b->length - first + r : b->length - 1));
+    }
+    for (int64_t p = 0; p < b->segs * pages; p++) case_set_i32(c, table, p, (int32_t)p);
+    return true;
+}
+
+/* A large cache: sixteen pages of random values, over and over. */
+static void fill_repeating(check_case *c, int index) {
+    vt_tensor *t = &c->t[index];
+    const int64_t n = t->dim[0], some = n < 16 ? n : 16, page = t->stride[0];
+    t->dim[0] = some;
+    case_fill(c, index, 1.0);
+    t->dim[0] = n;
+    uint8_t *data = t->data;
+    const size_t elem = vt_dtype_block_bytes(t->dtype);
+    for (int64_t i = some; i < n; i++) memcpy(data + (size_t)(i * page) * elem, data + (size_t)(i % some * page) * elem, (size_t)page * elem);
+}
+
 static void bench_attention(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
-    static const struct {
-        int64_t rows, length, kv_heads, group, d;
-    } shapes[] = {{1, 16384, 8, 4, 128}, {256, 1024, 2, 4, 128}, {1, 16384, 1, 8, 256}, {2, 40, 2, 2, 32}};
-    int64_t rows = shapes[shape].rows, length = shapes[shape].length, kv_heads = shapes[shape].kv_heads,
-            heads = kv_heads * shapes[shape].group, d = shapes[shape].d;
-    a_step = (step){.n_segs = 1,
-                    .length = {length},
-                    .n_rows = {rows},
-                    .page_tokens = 16,
-                    .n_pages = (length + 15) / 16,
-                    .max_pages = (length + 15) / 16};
-    for (int64_t p = 0; p < a_step.max_pages; p++) a_step.page[0][p] = (int32_t)p;
-    vt_dtype kv = (vt_dtype)c->row->sig.dtype[1];
-    CASE_ADD(c, VT_F32, false, rows, heads, d);
-    CASE_ADD(c, VT_F32, false, rows, heads, d);
-    CASE_ADD(c, kv, false, a_step.n_pages, kv_heads, 16, d);
-    CASE_ADD(c, kv, false, a_step.n_pages, kv_heads, 16, d);
-    if (!add_rows(c, &a_step, rows)) return;
+    const struct attention_bench *b = &attention_benches[shape];
+    const int64_t heads = b->kv_heads * b->group, pages = (b->length + 15) / 16, seen = b->window > 0 && b->window < b->length ? b->window : b->length;
+    const vt_dtype act = (vt_dtype)c->row->sig.dtype[0], kv = (vt_dtype)c->row->sig.dtype[1], out = (vt_dtype)c->row->sig.dtype[2];
+    const bool latent = b->d == 576;
+    if ((latent || b->segs > 1) && out != VT_BF16) return;
+    const int64_t v_d = latent ? 512 : b->d, first = b->rows - b->segs + 1;
+    if (CASE_ADD(c, out, false, b->rows, heads, v_d) < 0) return;
+    if (CASE_ADD(c, act, false, b->rows, heads, b->d) < 0) return;
+    if (CASE_ADD(c, kv, false, b->segs * pages, b->kv_heads, 16, b->d) < 0) goto none;
+    if (latent)
+        c->t[case_add_same(c, K)].dim[3] = v_d;
+    else if (CASE_ADD(c, kv, false, b->segs * pages, b->kv_heads, 16, v_d) < 0)
+        goto none;
+    if (!add_bench_rows(c, b, pages)) goto none;
     case_add_absent(c);
     case_fill(c, QUERY, 1.0);
-    case_fill(c, K, 1.0);
-    case_fill(c, V, 1.0);
-    c->call.p.attention = (vt_attention_params){(float)(1.0 / sqrt((double)d)), 0.0f, 0};
-    *bytes = 2.0 * (double)(length * kv_heads * d) * (double)vt_dtype_block_bytes(kv);
-    *flops = 4.0 * (double)(rows * heads * d) * (double)(length - rows / 2);
-    snprintf(label, n, "rows=%lld context=%lld kv=%lld group=%lld d=%lld", (long long)rows, (long long)length, (long long)kv_heads,
-             (long long)shapes[shape].group, (long long)d);
+    fill_repeating(c, K);
+    if (!latent) fill_repeating(c, V);
+    c->call.p.attention = (vt_attention_params){(float)(1.0 / sqrt((double)b->d)), 0.0f, (int32_t)b->window};
+    const double of_one = (double)(b->kv_heads * (b->d + (latent ? 0 : v_d))) * (double)vt_dtype_block_bytes(kv);
+    double pairs = (double)((b->segs - 1) * seen); /* rows and the positions they see */
+    for (int64_t r = 0; r < first; r++) pairs += (double)(b->length - first + r + 1 < seen ? b->length - first + r + 1 : seen);
+    *bytes = of_one * (double)((b->segs - 1) * seen + (seen + first < b->length ? seen + first : b->length));
+    *flops = 2.0 * (double)(heads * (b->d + v_d)) * pairs;
+    snprintf(label, n, "segs=%lld rows=%lld context=%lld kv=%lld group=%lld d=%lld window=%lld", (long long)b->segs, (long long)b->rows, (long long)b->length,
+             (long long)b->kv_heads, (long long)b->group, (long long)b->d, (long long)b->window);
+    return;
+none:
+    c->n = 0;
 }
 
 const check_op check_rope = {VT_OP_ROPE, 4.0, make_rope, expect_rope, NULL, bench_rope, 3};
 const check_op check_kv_write = {VT_OP_KV_WRITE, 0.0, make_kv_write, NULL, verify_kv_write, bench_kv_write, 2};
-const check_op check_paged_attention = {VT_OP_PAGED_ATTENTION, 8.0, make_attention, expect_attention, NULL, bench_attention, 4};
+const check_op check_paged_attention = {VT_OP_PAGED_ATTENTION, 8.0, make_attention, expect_attention, NULL, bench_attention,
+                                         (int)(sizeof attention_benches / sizeof attention_benches[0])};

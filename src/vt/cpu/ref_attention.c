@@ -107,13 +107,15 @@ static void add_span(const paged *p, int64_t t, int64_t head, int64_t begin, int
     *m = first ? m2 : m_new;
 }
 
+enum { ATTENTION_MAX_WIDTH = 4096 }; /* of an output that is rounded */
+
 static void attention_task(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)thread;
     const paged *p = ctx;
     const vt_tensor *out = p->call->t[0], *sinks = p->call->t[7];
     for (int64_t r = begin; r < end; r++) {
         int64_t t = r / out->dim[1], head = r % out->dim[1], pos = p->pages.pos[t];
-        float *o = (void *)cpu_row(out, r);
+        float wide[ATTENTION_MAX_WIDTH], *o = out->dtype == VT_F32 ? (void *)cpu_row(out, r) : wide;
         float m = -INFINITY, l = 0.0f;
         int64_t start = cpu_first_pos(pos, p->call->p.attention.window);
         for (int64_t j = start; j <= pos;) {
@@ -130,12 +132,15 @@ static void attention_task(void *ctx, int64_t begin, int64_t end, int thread) {
             l = l * keep + vt_expf(sink - m_new);
         }
         for (int64_t i = 0; i < out->dim[2]; i++) o[i] = o[i] / l;
+        for (int64_t i = 0; out->dtype != VT_F32 && i < out->dim[2]; i++) ((uint16_t *)(void *)cpu_row(out, r))[i] = vt_f32_to_bf16(o[i]);
     }
 }
 
 status ref_paged_attention(vt_queue *q, const vt_call *call, error *err) {
     paged p = {.call = call};
     const vt_tensor *out = call->t[0];
+    if (out->dtype != VT_F32 && out->dim[2] > ATTENTION_MAX_WIDTH)
+        return error_set(err, STATUS_INVALID, "cpu: heads of %lld, at most %d with this output", (long long)out->dim[2], ATTENTION_MAX_WIDTH);
     TRY(cpu_pages_of(call, 4, call->t[2], out->dim[0], true, call->p.attention.window, &p.pages, err));
     cpu_run(q, out->dim[0] * out->dim[1], 1, attention_task, &p);
     return STATUS_OK;

@@ -6,7 +6,7 @@
  * dimensions of the values. With few rows in a step each span has a block of its own, which leaves maximum, denominator and unnormalised
  * sum in the queue's workspace, and a second kernel merges them in ascending order: the operations of the walk through all spans, so both
  * ways give the same bits. */
-#include "vt/cuda/gpu.cuh"
+#include "vt/cuda/gpu_pages.cuh"
 
 static const int THREADS = 256, WARPS = THREADS / 32, SPAN = VT_ATTENTION_SPAN;
 
@@ -39,25 +39,6 @@ extern "C" status cuda_rope(vt_queue *q, const vt_call *call, error *err) {
 }
 
 /* ---- pages ---- */
-
-struct page_map {
-    gpu_view pos, row_seg, pages;
-    int64_t page_tokens;
-};
-
-static page_map page_map_of(const vt_call *call, int first, const vt_tensor *cache) {
-    return {gpu_view_of(call->t[first]), gpu_view_of(call->t[first + 1]), gpu_view_of(call->t[first + 2]), cache->dim[2]};
-}
-
-GPU_FN int64_t position_of(const page_map &m, int64_t row) { return *(const int32_t *)(m.pos.data + row * m.pos.stride[0]); }
-
-/* The page that holds a position of a row's segment; 0 for one outside the table, which a step that was checked does not name. */
-GPU_FN int64_t page_of(const page_map &m, int64_t row, int64_t pos, int64_t n_pages) {
-    int64_t seg = *(const int32_t *)(m.row_seg.data + row * m.row_seg.stride[0]), p = pos / m.page_tokens;
-    if (seg < 0 || seg >= m.pages.dim[0] || p >= m.pages.dim[1]) return 0;
-    int64_t page = *(const int32_t *)(m.pages.data + seg * m.pages.stride[0] + p * m.pages.stride[1]);
-    return page >= 0 && page < n_pages ? page : 0;
-}
 
 __global__ void kv_write_kernel(gpu_view cache, gpu_view x, page_map m, int64_t n) {
     const int64_t heads = x.dim[1], width = x.dim[2];
@@ -164,7 +145,7 @@ template <int HEADS> GPU_FN void scores_of(const attention_args &a, const float 
 template <int HEADS> __global__ void __launch_bounds__(THREADS) attention_kernel(attention_args a) {
     extern __shared__ float shared[];
     const attention_shape shape = shape_of(a.query.dim[2]);
-    const int width = shape.width, padded = shape.padded, t = threadIdx.x;
+    const int width = shape.width, v_width = (int)a.v.dim[3], padded = shape.padded, t = threadIdx.x;
     float *q = shared, *sum = q + HEADS * padded, *parts = sum + HEADS * padded, *prob = parts + (size_t)shape.groups * HEADS * padded;
     float *warp_of = prob + HEADS * SPAN, *m_of = warp_of + HEADS * WARPS, *l_of = m_of + HEADS;
     int64_t *places = (int64_t *)(((uintptr_t)(l_of + HEADS) + 7) & ~(uintptr_t)7); /* page of each position of the span */
@@ -235,7 +216,11 @@ template <int HEADS> __global__ void __launch_bounds__(THREADS) attention_kernel
             const int from = shape.groups == 1 ? 0 : g;
             int jj = from;
             if (jj < begin) jj += (begin - jj + shape.groups - 1) / shape.groups * shape.groups;
-            const bool pair = 2 * u + 1 < width;
+            if (2 * u >= v_width) {
+                if (shape.groups > 1) break;
+                continue;
+            }
+            const bool pair = 2 * u + 1 < v_width;
             const bool words = a.v.dtype != VT_F32 && pair && (((uintptr_t)a.v.data | a.v.stride[0] | a.v.stride[1] | a.v.stride[2]) & 3) == 0;
 #pragma unroll 4
             for (; jj < end; jj += shape.groups) {
@@ -265,7 +250,7 @@ template <int HEADS> __global__ void __launch_bounds__(THREADS) attention_kernel
         __syncthreads();
         for (int i = t; i < HEADS * padded; i += THREADS) {
             int h = i / padded;
-            if (i % padded >= width) continue;
+            if (i % padded >= v_width) continue;
             float o2 = parts[i];
             for (int w = 1; w < shape.groups; w++) o2 += parts[(size_t)w * HEADS * padded + i];
             float l2 = warp_of[h * WARPS];
@@ -309,7 +294,7 @@ template <int HEADS> __global__ void __launch_bounds__(THREADS) attention_kernel
     __syncthreads();
     for (int i = t; i < HEADS * padded; i += THREADS) {
         int h = i / padded, d = i % padded;
-        if (h >= n_heads || d >= width) continue;
+        if (h >= n_heads || d >= v_width) continue;
         float o = sum[i], l = l_of[h];
         if (a.sinks.n_dims) {
             float sink = *(const float *)(a.sinks.data + (head0 + h) * a.sinks.stride[0]);
@@ -317,17 +302,17 @@ template <int HEADS> __global__ void __launch_bounds__(THREADS) attention_kernel
             o = o * keep;
             l = l * keep + gpu_expf(sink - m_new);
         }
-        ((float *)(a.out.data + row * a.out.stride[0] + (head0 + h) * a.out.stride[1]))[d] = o / l;
+        gpu_set(a.out.dtype, a.out.data + row * a.out.stride[0] + (head0 + h) * a.out.stride[1], d, o / l);
     }
 }
 
 /* The spans of one row and head, ascending: what the walk of attention_kernel does with them. */
 __global__ void merge_kernel(attention_args a) {
-    const int64_t row = blockIdx.x, head = blockIdx.y, width = a.query.dim[2], pos = position_of(a.map, row);
+    const int64_t row = blockIdx.x, head = blockIdx.y, width = a.query.dim[2], v_width = a.v.dim[3], pos = position_of(a.map, row);
     const int64_t start = a.p.window > 0 && pos - a.p.window + 1 > 0 ? pos - a.p.window + 1 : 0;
     const int64_t begin = start / SPAN, last = pos / SPAN;
     const float *from = a.partial + (row * a.query.dim[1] + head) * a.n_splits * (width + 2);
-    for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+    for (int64_t d = threadIdx.x; d < v_width; d += blockDim.x) {
         float m = -gpu_infinity(), l = 0.0f, o = 0.0f;
         for (int64_t s = begin; s <= last; s++) {
             const float *p = from + s * (width + 2);
@@ -342,7 +327,7 @@ __global__ void merge_kernel(attention_args a) {
             o = o * keep;
             l = l * keep + gpu_expf(sink - m_new);
         }
-        ((float *)(a.out.data + row * a.out.stride[0] + head * a.out.stride[1]))[d] = o / l;
+        gpu_set(a.out.dtype, a.out.data + row * a.out.stride[0] + head * a.out.stride[1], d, o / l);
     }
 }
 

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention on matrix units for many rows: the shapes of attention_tiles.cuh by the width of a head. */
+#include "vt/cuda/attention_tiles.cuh"
+
+/* 128 slots, each warp with sixteen of them and all keys, up to 256 wide; 64 slots and warps that share keys and dimensions above. */
+template <bool H, int D> using narrow = attention_shape_of<H, D, D, 8, 1, 1, 64, 2, false, false>;
+template <bool H> using wide = attention_shape_of<H, 512, 512, 2, 4, 2, 64, 1, false, false>;
+template <bool H> using latent = attention_shape_of<H, 576, 512, 4, 2, 1, 32, 3, true, false>;
+
+template <class S> static status run(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
+    *fits = attention_has_room<S>(q);
+    if (!*fits) return STATUS_OK;
+    a->heads = a->group < S::BM ? a->group : S::BM;
+    a->n_chunks = (int32_t)gpu_ceil(a->group, a->heads);
+    a->tokens = S::BM / a->heads;
+    a->n_splits = 1;
+    return attention_launch<S>(q, call, a, dim3((unsigned)gpu_ceil(a->n_rows, a->tokens), (unsigned)(a->k.dim[1] * a->n_chunks)), err);
+}
+
+template <bool H> static status by_width(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
+    if (a->width > 512) return run<latent<H>>(q, call, a, fits, err);
+    if (a->width > 256) return run<wide<H>>(q, call, a, fits, err);
+    if (a->width > 128) return run<narrow<H, 256>>(q, call, a, fits, err);
+    if (a->width > 64) return run<narrow<H, 128>>(q, call, a, fits, err);
+    return run<narrow<H, 64>>(q, call, a, fits, err);
+}
+
+status attention_prefill(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool half, bool *fits, error *err) {
+    return half ? by_width<true>(q, call, a, fits, err) : by_width<false>(q, call, a, fits, err);
+}
