@@ -40,7 +40,10 @@ void block_find_bf16_rows(model *m, const vt_queue *q) {
     } kinds[] = {{VT_OP_MATMUL_BT, VT_F32}, {VT_OP_MATMUL_KN, VT_F32}, {VT_OP_MATMUL_BT_SCALED, VT_F32}, {VT_OP_MATMUL_BT_SCALED, VT_F16}, {VT_OP_MATMUL_BT_SCALED, VT_BF16}, {VT_OP_MATMUL_BT_SCALED, VT_F8_E8M0}};
     _Static_assert(VT_DTYPE_COUNT <= 64, "a bit a dtype");
     memset(m->bf16_rows, 0, sizeof m->bf16_rows);
+    m->bf16_attention = 0;
     if (m->opt.act != ACT_BF16) return;
+    for (int kv = 0; kv < VT_DTYPE_COUNT; kv++)
+        if (vt_can_run(q, VT_OP_PAGED_ATTENTION, vt_sig_make(VT_F32, (vt_dtype)kv, VT_BF16), NULL) == STATUS_OK) m->bf16_attention |= 1ull << kv;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         for (int w = 0; w < VT_DTYPE_COUNT; w++) {
             if (vt_can_run(q, kinds[i].op, vt_sig_make(VT_BF16, (vt_dtype)w, kinds[i].third), NULL) == STATUS_OK) m->bf16_rows[product_of(kinds[i].op)][w] |= 1ull << kinds[i].third;
@@ -83,6 +86,12 @@ static const struct model_scale *scale_of(const model *m, const vt_tensor *w) {
 static vt_dtype act_of_weight(const block_ctx *c, const vt_tensor *w) {
     const struct model_scale *scale = scale_of(c->m, w);
     return scale != NULL ? block_act_dtype(c, VT_OP_MATMUL_BT_SCALED, w->dtype, scale->t.dtype) : block_act_dtype(c, VT_OP_MATMUL_BT, w->dtype, VT_F32);
+}
+
+vt_dtype block_attention_dtype(const block_ctx *c, int layer, int n_slots, const int *slots) {
+    const model *m = c->m;
+    const bool has_row = (m->bf16_attention >> m->k_cache[m->layers[layer].kv_layer].dtype & 1) != 0;
+    return has_row ? block_feed_dtype(c, layer, n_slots, slots) : VT_F32;
 }
 
 status block_act_ready(block_ctx *c, block_act *x, const vt_tensor *w) {

@@ -42,6 +42,9 @@ NODISCARD status block_act_ready(block_ctx *c, block_act *x, const vt_tensor *w)
 /** What rows are stored in that nothing reads but products with the weights of these slots (absent ones do not count): BF16 where all of them take that, else F32. */
 vt_dtype block_feed_dtype(const block_ctx *c, int layer, int n_slots, const int *slots);
 #define BLOCK_FEED(c, layer, ...) block_feed_dtype(c, layer, (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
+/** What attention writes where only products with the weights of these slots read it: BF16 if they take that and there is a row for it, else F32. */
+vt_dtype block_attention_dtype(const block_ctx *c, int layer, int n_slots, const int *slots);
+#define BLOCK_ATTENTION_DTYPE(c, layer, ...) block_attention_dtype(c, layer, (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
 
 /** out[T, N] = x . w[N, K]^T (+ bias [N]); the activation form follows the weight's dtype and --act. */
 NODISCARD status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);

@@ -55,7 +55,7 @@ status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
     const int64_t hd = li->head_dim, nq = li->n_heads * hd;
     vt_tensor q, o;
     TRY(ws_take(c, VT_F32, c->n_rows, nq, &q));
-    TRY(ws_take(c, VT_F32, c->n_rows, nq, &o));
+    TRY(ws_take(c, BLOCK_ATTENTION_DTYPE(c, layer, W_O), c->n_rows, nq, &o));
 
     block_act a = block_act_of(x);
     TRY(block_linear(c, q, &a, model_weight(m, W_Q, layer), model_weight(m, W_Q_BIAS, layer)));

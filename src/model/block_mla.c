@@ -85,11 +85,13 @@ status block_mla(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bloc
     model *m = c->m;
     const layer_info *li = &m->layers[layer];
     const size_t mark = ws_mark(c);
+    const vt_dtype act = BLOCK_ATTENTION_DTYPE(c, layer, p->kv_b, p->v_b);
     const int64_t n_heads = li->n_heads, head = p->nope + p->rope, width = p->kv_lora + p->rope;
+    const int64_t got_width = act == VT_F32 ? width : p->kv_lora; /* rows that write F32 want values as wide as keys */
     vt_tensor q, wide, got, values;
     TRY(ws_take(c, VT_F32, c->n_rows, n_heads * head, &q));
     TRY(ws_take(c, VT_F32, c->n_rows, n_heads * width, &wide));
-    TRY(ws_take(c, VT_F32, c->n_rows, n_heads * width, &got));
+    TRY(ws_take(c, act, c->n_rows, n_heads * got_width, &got));
     TRY(ws_take(c, VT_F32, c->n_rows, n_heads * p->value, &values));
     block_act a = block_act_of(x);
     TRY(block_act_ready(c, &a, model_weight(m, p->kv_a, layer)));
@@ -98,12 +100,13 @@ status block_mla(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bloc
     TRY(rotate(c, vt_tensor_slice(vt_tensor_split_last(q, head), 2, p->nope, p->rope), layer));
     TRY(absorb(c, wide, q, layer, p));
 
-    const vt_tensor q3 = vt_tensor_split_last(wide, width), o3 = vt_tensor_split_last(got, width), no_sinks = {0};
+    const vt_tensor q3 = vt_tensor_split_last(wide, width), o3 = vt_tensor_split_last(got, got_width), no_sinks = {0};
+    const vt_tensor v = vt_tensor_slice(m->k_cache[layer], 3, 0, got_width);
     const vt_attention_params ap = {.scale = li->attn_scale};
-    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[layer], &m->k_cache[layer], &c->rows[li->kv_group], &no_sinks, ap, c->err));
+    TRY(vt_paged_attention(c->q, &o3, &q3, &m->k_cache[layer], &v, &c->rows[li->kv_group], &no_sinks, ap, c->err));
 
     for (int64_t h = 0; h < n_heads; h++) {
-        const vt_tensor latent = vt_tensor_slice(got, 1, h * width, p->kv_lora), to = vt_tensor_slice(values, 1, h * p->value, p->value);
+        const vt_tensor latent = vt_tensor_slice(got, 1, h * got_width, p->kv_lora), to = vt_tensor_slice(values, 1, h * p->value, p->value);
         const size_t inner = ws_mark(c);
         TRY(out_of_latent(c, to, latent, layer, p, h));
         ws_release(c, inner);

@@ -14,7 +14,7 @@ target_compile_definitions(check_hidden PRIVATE HEADRACE_TEST_DATA="${HEADRACE_T
 add_executable(check_embedding ${CMAKE_CURRENT_SOURCE_DIR}/model/check_embedding.c)
 target_link_libraries(check_embedding PRIVATE model_support hr_engine hr_vt_cpu hr_vt hr_base)
 
-# headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published|wrapped])
+# headrace_fixture(NAME MODEL EXPECTED TOLERANCE [published|wrapped|bf16])
 function(headrace_fixture name model expected tolerance)
   add_test(NAME fixture_${name} COMMAND check_fixture ${model} ${expected} ${tolerance} ${ARGN})
   set_tests_properties(fixture_${name} PROPERTIES LABELS model TIMEOUT 900)
@@ -42,6 +42,14 @@ headrace_fixture_folder(qwen3_5-moe 2e-3)
 headrace_fixture(gemma3_wrapped ${fixtures}/gemma3 ${fixtures}/gemma3 2e-4 wrapped)
 headrace_fixture(gemma4-moe_wrapped ${fixtures}/gemma4-moe ${fixtures}/gemma4-moe 2e-4 wrapped)
 headrace_fixture(qwen3_5-moe_wrapped ${fixtures}/qwen3_5-moe ${fixtures}/qwen3_5-moe 2e-3 wrapped)
+
+# Activations rounded to BF16: relative error of a prompt's logits.
+foreach(name llama mistral qwen2 qwen3 gemma3)
+  headrace_fixture(${name}_bf16 ${fixtures}/${name} ${fixtures}/${name} 3e-2 bf16)
+endforeach()
+foreach(name gemma4-dense gemma4-ple)
+  headrace_fixture(${name}_bf16 ${fixtures}/${name} ${fixtures}/${name} 8e-2 bf16)
+endforeach()
 
 # The same fixtures rewritten as GGUF (tools/fixture_to_gguf.py).
 foreach(name mistral qwen2 qwen3 gemma3 gemma4-dense)
