@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "cli/disk_bandwidth.h"
+#include "cli/experts_out.h"
 #include "cli/json_out.h"
 #include "cli/read_bandwidth.h"
 #include "cli/session.h"
@@ -316,13 +317,17 @@ static status print_json(const bench *b, error *err) {
         runs = NULL;
     }
     const char *path = config_text(b->x->c, CONFIG_KEY_MODEL);
-    return json_print(json_pack("{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
+    json_t *all = json_pack("{s:o, s:i, s:i, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", json_text(b->x->m, path, strlen(path)), "threads",
                                 (int)b->info.n_threads, "repeat", b->n_repeat, "read_bandwidth_gb_s", json_number(b->bandwidth / 1e9),
                                 "upload_bandwidth_gb_s", json_number(b->upload / 1e9), "captured_steps", (json_int_t)b->after.n_captured_steps, "replayed_steps", (json_int_t)b->after.n_replayed_steps,
                                 "device_planned_bytes", (json_int_t)b->info.device_bytes, "device_peak_bytes", (json_int_t)b->after.device_peak_bytes, "device_open_bytes", (json_int_t)b->after.device_open_bytes,
                                 "memory_planned_bytes", (json_int_t)b->after.memory_planned_bytes, "memory_peak_bytes",
-                                (json_int_t)b->after.memory_peak_bytes, "runs", runs),
-                      err);
+                                (json_int_t)b->after.memory_peak_bytes, "runs", runs);
+    if (!experts_add_json(all, b->engine)) {
+        json_decref(all);
+        all = NULL;
+    }
+    return json_print(all, err);
 }
 
 static void print_spread(const spread *s) {
