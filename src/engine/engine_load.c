@@ -369,6 +369,7 @@ static status load(headrace_engine *e, const config *c, headrace_progress *progr
     const uint64_t t0 = os_now_ns();
     TRY(load_headers(e, c, true, progress, user, err));
     TRY(choose_device(e, c, false, err));
+    if (e->plan.experts.tier == PLAN_EXPERTS_STREAM) source_leave_out(e->src, e->model->moe->bank.total_bytes);
     TRY(model_commit(e->model, e->device, err));
     TRY(allocate_kv(e, err));
     TRY(engine_experts_attach(e, err)); /* last of what is large: slots are admitted beside everything else */

@@ -303,6 +303,12 @@ void source_note_progress(source *s, uint64_t n) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void source_leave_out(source *s, uint64_t n) {
+    pthread_mutex_lock(&s->lock);
+    s->total_bytes -= n < s->total_bytes ? n : s->total_bytes;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* With the lock held: the bytes of tensor i in memory of our own. */
 static status load_tensor(source *s, const tensor_info *t, void **slot, error *err) {
     size_t n, done = 0;

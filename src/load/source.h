@@ -74,6 +74,8 @@ NODISCARD status source_read_range(const source *s, uint32_t file, uint64_t off,
 NODISCARD status source_read_sibling(const source *s, mem_tag tag, const char *name, size_t max_bytes, char **out, size_t *n, error *err);
 /** n more bytes of the checkpoint are where they belong (copied elsewhere by the caller): for the progress of a load. On the opening thread. */
 void source_note_progress(source *s, uint64_t n);
+/** n bytes of the checkpoint will not be read by the load: its progress ends without them. */
+void source_leave_out(source *s, uint64_t n);
 /** The file of extra_path; false: there is none. */
 bool source_extra_file(const source *s, uint32_t *file);
 /** Whether bytes come straight from the files, so that a reader of its own may fetch them. */

@@ -267,6 +267,7 @@ static status commit_sinks(model *mo, const tensor_info *info, size_t *off, vt_t
         return error_set(err, STATUS_UNSUPPORTED, "model: %s has %lld heads; %d is the most", info->name, (long long)t->dim[0], SINKS_MAX);
     }
     TRY(source_read(mo->src, info, 0, info->n_bytes, data, err));
+    source_note_progress(mo->src, info->n_bytes);
     for (int64_t i = 0; i < t->dim[0]; i++) {
         uint16_t h = 0;
         if (info->dtype == VT_F32)

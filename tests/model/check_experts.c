@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "engine/engine.h"
+#include "model/block_moe.h"
 
 static const char *fixture, *prompts_dir;
 
@@ -146,6 +147,38 @@ static void settings_that_cannot_be(void **state) {
     assert_int_equal(try_load(&err, "resident", NULL, "read"), HEADRACE_OK);
 }
 
+static uint64_t progress_done, progress_total;
+static void on_progress(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    assert_true(done >= progress_done && done <= total);
+    progress_done = done;
+    progress_total = total;
+}
+
+/* Of a load that leaves the experts on the disk: to its end, which is not that of the file. */
+static void progress_of_a_load(void **state) {
+    (void)state;
+    headrace_config *c = NULL;
+    headrace_engine *e = NULL;
+    headrace_error err = {0};
+    assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
+    assert_int_equal(headrace_config_set(c, "model", fixture, &err), HEADRACE_OK);
+    uint64_t total[2], experts = 0;
+    for (int i = 0; i < 2; i++) {
+        progress_done = progress_total = 0;
+        assert_int_equal(headrace_config_set(c, "experts", i == 0 ? "stream" : "resident", &err), HEADRACE_OK);
+        assert_int_equal(headrace_config_set(c, "load", "read", &err), HEADRACE_OK);
+        if (headrace_load(c, on_progress, NULL, &e, &err) != HEADRACE_OK) fail_msg("%s", err.text);
+        experts = e->model->moe->bank.total_bytes;
+        headrace_free(e);
+        assert_true(progress_done > 0);
+        assert_int_equal(progress_done, progress_total);
+        total[i] = progress_total;
+    }
+    headrace_config_destroy(c);
+    assert_int_equal(total[1] - total[0], experts);
+}
+
 /* ---- faults ---- */
 
 /* A folder of its own with a copy of the tensors, so that it can be damaged. */
@@ -264,6 +297,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest of_files[] = {
         cmocka_unit_test(every_budget), cmocka_unit_test(packed),
         cmocka_unit_test(settings_that_cannot_be),
+        cmocka_unit_test(progress_of_a_load),
         cmocka_unit_test(every_allocation_of_the_load),
     };
     const struct CMUnitTest of_folders[] = {cmocka_unit_test(a_file_cut_short)};
