@@ -41,7 +41,7 @@ void block_find_bf16_rows(model *m, const vt_queue *q) {
     _Static_assert(VT_DTYPE_COUNT <= 64, "a bit a dtype");
     memset(m->bf16_rows, 0, sizeof m->bf16_rows);
     m->bf16_attention = 0;
-    if (m->opt.act != ACT_BF16) return;
+    if (m->opt.act != ACT_BF16 && (m->opt.act != ACT_AUTO || (q->caps & VT_CAP_BIT(VT_CAP_TENSOR_BF16)) == 0)) return;
     for (int kv = 0; kv < VT_DTYPE_COUNT; kv++)
         if (vt_can_run(q, VT_OP_PAGED_ATTENTION, vt_sig_make(VT_F32, (vt_dtype)kv, VT_BF16), NULL) == STATUS_OK) m->bf16_attention |= 1ull << kv;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {

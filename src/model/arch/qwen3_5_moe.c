@@ -168,9 +168,10 @@ static status delta_layer(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
     TRY(ws_take(c, VT_F32, n, o->n_v, &b));
     TRY(ws_take(c, VT_F32, n, values, &y));
     block_act act = block_act_of(x);
-    TRY(block_linear(c, qkv, &act, model_weight(m, W_LIN_QKV, l), NULL));
-    TRY(block_linear(c, a, &act, model_weight(m, W_LIN_A, l), NULL));
-    TRY(block_linear(c, b, &act, model_weight(m, W_LIN_B, l), NULL));
+    /* what the state is made of and decays by is not rounded to BF16: with it, all that follows would be further off than by every other product together */
+    TRY(block_linear_f32(c, qkv, &act, model_weight(m, W_LIN_QKV, l), NULL));
+    TRY(block_linear_f32(c, a, &act, model_weight(m, W_LIN_A, l), NULL));
+    TRY(block_linear_f32(c, b, &act, model_weight(m, W_LIN_B, l), NULL));
     const vt_tensor *conv = &m->states[l * MODEL_STATES_PER_LAYER + STATE_CONV].t, *state = &m->states[l * MODEL_STATES_PER_LAYER + STATE_DELTA].t;
     TRY(vt_causal_conv_silu(c->q, &mixed, &qkv, conv, model_weight(m, W_LIN_CONV, l), &c->recurrent, c->err));
     const vt_gated_delta_params p = {.n_k = (int32_t)o->n_k, .d_k = (int32_t)o->d_k, .n_v = (int32_t)o->n_v, .d_v = (int32_t)o->d_v, .a_is_decay = gguf, .k_tiled = gguf};

@@ -190,6 +190,28 @@ GPU_FN void gpu_copy16(uint32_t to, const void *from, int n) { asm volatile("cp.
 GPU_FN void gpu_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> GPU_FN void gpu_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+/* ---- one kernel after another ----
+ * A kernel launched by gpu_launch_early starts when every block of the one before it on the stream has started (gpu_let_next_start) or ended, not when it is done. It may then read what
+ * no queued work writes (weights), and calls gpu_await_previous before anything else: from there on all that came before is done and seen. Loads behind that call must not be
+ * ld.global.nc, which the compiler may move in front of it. */
+GPU_FN void gpu_let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+GPU_FN void gpu_await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+GPU_FN uint4 gpu_load16(const uint8_t *p) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+}
+
 /* ---- launching ---- */
 
 static inline cudaStream_t gpu_stream(const vt_queue *q) { return ((cuda_queue *)q->handle)->stream; }
@@ -208,5 +230,18 @@ static inline status gpu_enter(const vt_queue *q, error *err) {
 }
 
 static inline int64_t gpu_ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+template <class... Formal, class... Actual> static inline status gpu_launch_early(const vt_queue *q, void (*kernel)(Formal...), unsigned n_blocks, unsigned n_threads, error *err, Actual... args) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3(n_blocks);
+    c.blockDim = dim3(n_threads);
+    c.stream = gpu_stream(q);
+    c.attrs = &early;
+    c.numAttrs = gpu_device(q)->major >= 9 ? 1 : 0;
+    return cuda_result(cudaLaunchKernelEx(&c, kernel, Formal(args)...), "launching a kernel", err);
+}
 
 #endif

@@ -35,29 +35,16 @@ template <int T, int R, int NA, int NB, int ND> GPU_FN void multiply(float (*d)[
 
 /* ---- few rows ---- */
 
-/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a. U: tiles of K under way while as many are multiplied. */
+/* A block goes through tiles of 16 NA outputs, a warp a segment of K; as many tiles side by side as there are warps for. NB: groups of eight rows of a. U: tiles of K under way while as
+ * many are multiplied. The first weights of the next tile are under way while this one is added up, and those of the first before the activations are there. */
 template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
-    const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
-    const int64_t n0 = ((int64_t)blockIdx.x * per_block + warp / seg.n) * 16 * NA;
+    const int side = warp / seg.n, segment = warp % seg.n;
+    const int64_t per_block = (int64_t)(DECODE_WARPS / seg.n) * 16 * NA, step = gridDim.x * per_block;
     const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
     const uint8_t *rows[NA][2], *x[NB];
     float acc[NA][NB][4];
-#pragma unroll
-    for (int i = 0; i < NA; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int64_t n = n0 + i * 16 + j * 8 + row;
-            rows[i][j] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
-        }
-#pragma unroll
-    for (int g = 0; g < NB; g++) {
-        int m = g * 8 + row;
-        x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 16 : NULL;
-#pragma unroll
-        for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
-    }
     const uint4 zero = make_uint4(0, 0, 0, 0);
     const int GROUP = NB < 4 ? NB : 4;
     uint4 next[U][NA][2];
@@ -67,52 +54,73 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
 #pragma unroll
             for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
     };
-    if (first < end) fetch(first);
-    for (int i = first; i < end; i += U) {
-        uint4 u[U][NA][2];
+    auto begin = [&](int64_t n0) {
 #pragma unroll
-        for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
-        if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
+        for (int y = 0; y < NA * 2; y++) {
+            int64_t n = n0 + y * 8 + row;
+            rows[y / 2][y % 2] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+        }
+        if (first < end) fetch(first);
+    };
+    gpu_let_next_start();
+    int64_t n0 = blockIdx.x * per_block + side * 16 * NA;
+    begin(n0);
+    gpu_await_previous();
 #pragma unroll
-        for (int j = 0; j < U; j++) {
-            if (i + j >= end) break;
-            mma_weight<T, 4> w[NA];
+    for (int g = 0; g < NB; g++) {
+        int m = g * 8 + row;
+        x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 16 : NULL;
+    }
+    for (int64_t block0 = blockIdx.x * per_block; block0 < n_n; block0 += step, n0 += step) { /* the same number of rounds for every warp of a block */
 #pragma unroll
-            for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, u[j][y / 2][y % 2]);
+        for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] = 0.0f;
+        for (int i = first; i < end; i += U) {
+            uint4 u[U][NA][2];
 #pragma unroll
-            for (int g = 0; g < NB; g += GROUP) {
-                bf16_activation<2> f[GROUP];
+            for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
+            if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
 #pragma unroll
-                for (int y = 0; y < GROUP; y++) load_activation(f[y], 0, x[g + y] ? __ldg((const uint4 *)(x[g + y] + (int64_t)(i + j) * 64)) : zero);
-                multiply(acc, g, w, f);
+            for (int j = 0; j < U; j++) {
+                if (i + j >= end) break;
+                mma_weight<T, 4> w[NA];
+#pragma unroll
+                for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, u[j][y / 2][y % 2]);
+#pragma unroll
+                for (int g = 0; g < NB; g += GROUP) {
+                    bf16_activation<2> f[GROUP];
+#pragma unroll
+                    for (int y = 0; y < GROUP; y++) load_activation(f[y], 0, x[g + y] ? gpu_load16(x[g + y] + (int64_t)(i + j) * 64) : zero);
+                    multiply(acc, g, w, f);
+                }
             }
         }
-    }
+        if (block0 + step < n_n) begin(n0 + step);
 
-    /* The segments in ascending order, one at a time through the shared memory. */
-    for (int s = 1; s < seg.n; s++) {
-        const bool there = s * seg.length < n_tiles; /* an empty segment adds nothing */
-        __syncthreads();
-        float *slot = &partial[warp / seg.n][lane][0];
-        if (segment == s)
+        /* The segments in ascending order, one at a time through the shared memory. */
+        for (int s = 1; s < seg.n; s++) {
+            const bool there = s * seg.length < n_tiles; /* an empty segment adds nothing */
+            __syncthreads();
+            float *slot = &partial[side][lane][0];
+            if (segment == s)
 #pragma unroll
-            for (int j = 0; j < NA * NB * 4; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
-        __syncthreads();
-        if (segment == 0 && there)
+                for (int j = 0; j < NA * NB * 4; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
+            __syncthreads();
+            if (segment == 0 && there)
 #pragma unroll
-            for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
+                for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
+        }
+        if (segment != 0) continue;
+#pragma unroll
+        for (int i = 0; i < NA; i++)
+#pragma unroll
+            for (int g = 0; g < NB; g++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    int m = g * 8 + quad * 2 + j % 2;
+                    int64_t n = n0 + i * 16 + row + j / 2 * 8;
+                    if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
+                }
     }
-    if (segment != 0) return;
-#pragma unroll
-    for (int i = 0; i < NA; i++)
-#pragma unroll
-        for (int g = 0; g < NB; g++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int m = g * 8 + quad * 2 + j % 2;
-                int64_t n = n0 + i * 16 + row + j / 2 * 8;
-                if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
-            }
 }
 
 /* ---- many rows, any device ---- */
@@ -217,12 +225,12 @@ template <int BN> __global__ void __launch_bounds__(WGMMA_THREADS, wgmma_blocks<
 
 /* ---- launching ---- */
 
-template <int T, int NA, int NB, int U> static status launch_decode(vt_queue *q, const vt_call *call, error *err) {
-    const int64_t n_n = call->t[2]->dim[0];
+/* P: blocks of a multiprocessor. */
+template <int T, int NA, int NB, int U, int P> static status launch_decode(vt_queue *q, const vt_call *call, error *err) {
     const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
-    bf16_decode_kernel<T, NA, NB, U><<<(unsigned)gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), DECODE_WARPS * 32, 0, gpu_stream(q)>>>(
-        gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
-    return gpu_launched(call, err);
+    const int64_t n_n = call->t[2]->dim[0], tiles = gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), most = (int64_t)gpu_device(q)->n_multiprocessors * P;
+    return gpu_launch_early(q, bf16_decode_kernel<T, NA, NB, U>, (unsigned)(tiles < most ? tiles : most), DECODE_WARPS * 32, err, gpu_view_of(call->t[1]), gpu_view_of(call->t[2]),
+                            gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
 }
 
 template <int T, int WN, int WM, int X, int Y> static status launch_tiles(vt_queue *q, const vt_call *call, error *err) {
@@ -265,12 +273,13 @@ template <int T> static status run_bf16(vt_queue *q, const vt_call *call, error 
     TRY(gpu_enter(q, err));
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], sms = gpu_device(q)->n_multiprocessors;
     if (n_m <= 0 || n_n <= 0) return STATUS_OK;
-    if (n_m <= 8) return launch_decode<T, 1, 1, 4>(q, call, err);
-    if (n_m <= 16) return launch_decode<T, 1, 2, 4>(q, call, err);
-    if (n_m <= 32) return launch_decode<T, 1, 4, 2>(q, call, err);
-    if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8, 2>(q, call, err);
-    if (T == VT_BF16 && cuda_runs_wgmma(q)) {
-        switch (wgmma_width(n_m, n_n, sms)) {
+    if (n_m <= 8) return launch_decode<T, 1, 1, 4, 2>(q, call, err);
+    if (n_m <= 16) return launch_decode<T, 1, 2, 4, 2>(q, call, err);
+    if (n_m <= 32) return launch_decode<T, 1, 4, 2, 2>(q, call, err);
+    const bool wgmma = T == VT_BF16 && cuda_runs_wgmma(q);
+    if (n_m <= DECODE_ROWS && !(wgmma && n_n >= sms * 48)) return launch_decode<T, 2, 8, 2, 1>(q, call, err);
+    if (wgmma) {
+        switch (n_m <= DECODE_ROWS ? 64 : wgmma_width(n_m, n_n, sms)) {
         case 256:
             return launch_wgmma<256>(q, call, err);
         case 192:

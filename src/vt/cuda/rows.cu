@@ -9,6 +9,7 @@ static const int64_t MAX_GRID_X = 1 << 30, MAX_GRID_Y = 4096;
 
 /* f(row, column) for every element of an [n_rows, inner] output. */
 template <class F> __global__ void each_kernel(F f, int64_t n_rows, int64_t inner) {
+    gpu_let_next_start();
     for (int64_t r = blockIdx.x; r < n_rows; r += gridDim.x)
         for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < inner; i += (int64_t)gridDim.y * THREADS) f(r, i);
 }
@@ -165,6 +166,7 @@ extern "C" status cuda_moe_combine(vt_queue *q, const vt_call *call, error *err)
 
 /* N threads a row: the sum of each thread over i = t, t + N, ... by fma, then a tree. N follows from the width alone. */
 template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_view w, vt_rms_norm_params p, int64_t n_rows) {
+    gpu_let_next_start();
     __shared__ float sums[8];
     const int64_t width = x.dim[x.n_dims - 1];
     const int t = threadIdx.x % N;
