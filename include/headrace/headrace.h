@@ -271,6 +271,8 @@ typedef struct headrace_stats {
      * when all requests have ended), and what was in use then, by the driver, this process's kernels and other processes. 0: unknown. Decode steps that were captured, and replays of them. */
     uint64_t device_peak_bytes, device_open_bytes;
     uint64_t n_captured_steps, n_replayed_steps;
+    /* Experts read ahead of their layer so far, and of these taken, or given up unused; the rest waits in its slot. Taken ones are hits. */
+    uint64_t experts_prefetched, experts_prefetch_used, experts_prefetch_wasted;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */

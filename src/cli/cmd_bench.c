@@ -19,7 +19,7 @@
 #include "cli/session.h"
 #include "cli/speed_meter.h"
 
-enum { N_SAMPLES = 10, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+enum { N_SAMPLES = 14, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
 
 typedef struct spread {
     double median, min, max; /* NAN: not measured */
@@ -31,6 +31,10 @@ typedef struct point {
     /* streamed experts: bytes a second that the disk gives by itself, and that decode and prefill read; decode's bytes, in parts of the
      * disk's */
     spread disk, disk_latency, read, prefill_read, disk_share, prefill_share;
+    /* of prefill in seconds: what the disk takes for its bytes, and what was not spent waiting for reads; its time in parts of the larger.
+     * Decode's time in parts of what the disk takes */
+    spread disk_time, compute_time, prefill_over, decode_over;
+    double ahead_used, ahead_wasted; /* bytes read ahead and taken, or given up, in all runs */
     double *samples; /* [N_SAMPLES, n_repeat], in the order of the runs */
     double read_per_token, hit_share;
     double bytes_per_token, share; /* decode; share: of the read bandwidth */
@@ -163,7 +167,35 @@ static status measure_disk(bench *b, disk_rates *out, error *err) {
 }
 
 /* The places of a point's samples. */
-enum { PREFILL, DECODE, DISK, READ, PREFILL_READ, DISK_SHARE, PREFILL_SHARE, DISK_LATENCY, UPLOAD, UPLOAD_SHARE };
+enum {
+    PREFILL,
+    DECODE,
+    DISK,
+    READ,
+    PREFILL_READ,
+    DISK_SHARE,
+    PREFILL_SHARE,
+    DISK_LATENCY,
+    UPLOAD,
+    UPLOAD_SHARE,
+    DISK_TIME,
+    COMPUTE_TIME,
+    PREFILL_OVER,
+    DECODE_OVER,
+};
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Times of prefill and decode beside what they cannot be shorter than. */
+static void take_times(const bench *b, double *const *v, int r) {
+    const double prefill = (double)b->speed.prefill_ns / 1e9, disk = v[DISK][r];
+    const double waited = (double)(b->between.expert_stall_ns - b->before.expert_stall_ns) / 1e9;
+    v[DISK_TIME][r] = (double)(b->between.expert_bytes_read - b->before.expert_bytes_read) / disk;
+    v[COMPUTE_TIME][r] = larger(prefill - waited, 0);
+    v[PREFILL_OVER][r] = b->n_prompt > 0 ? prefill / larger(v[DISK_TIME][r], v[COMPUTE_TIME][r]) : NAN;
+    v[DECODE_OVER][r] =
+        (double)b->speed.decode_ns / 1e9 / ((double)(b->after.expert_bytes_read - b->between.expert_bytes_read) / disk);
+}
 
 static status measure(bench *b, point *p, error *err) {
     double *v[N_SAMPLES];
@@ -189,6 +221,9 @@ static status measure(bench *b, point *p, error *err) {
         v[UPLOAD_SHARE][r] = v[UPLOAD][r] / b->upload;
         needed += b->after.expert_bytes_needed - b->between.expert_bytes_needed;
         steps += b->after.n_steps - b->between.n_steps;
+        take_times(b, v, r);
+        p->ahead_used += (double)(b->after.expert_prefetch_used - b->before.expert_prefetch_used);
+        p->ahead_wasted += (double)(b->after.expert_prefetch_wasted - b->before.expert_prefetch_wasted);
         before = after;
         decode_bytes += b->after.expert_bytes_read - b->between.expert_bytes_read;
         decode_tokens += b->speed.decode_tokens;
@@ -196,7 +231,8 @@ static status measure(bench *b, point *p, error *err) {
         asked += b->after.expert_hits + b->after.expert_misses - b->between.expert_hits - b->between.expert_misses;
     }
     spread *const to[N_SAMPLES] = {&p->prefill,      &p->decode,     &p->disk,          &p->read,
-                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency, &p->upload, &p->upload_share};
+                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency, &p->upload, &p->upload_share,
+                                   &p->disk_time,    &p->compute_time, &p->prefill_over, &p->decode_over};
     for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->sorted, b->n_repeat);
     p->read_per_token = decode_tokens > 0 ? (double)decode_bytes / (double)decode_tokens : NAN;
     p->hit_share = asked > 0 ? (double)hits / (double)asked : NAN;
@@ -311,6 +347,12 @@ static status print_json(const bench *b, error *err) {
             json_object_set_new(one, "prefill_disk_share", sample_json(b, p, &p->prefill_share, PREFILL_SHARE));
             json_object_set_new(one, "decode_read_bytes_per_token", json_number(p->read_per_token));
             json_object_set_new(one, "decode_hit_share", json_number(p->hit_share));
+            json_object_set_new(one, "prefill_disk_s", sample_json(b, p, &p->disk_time, DISK_TIME));
+            json_object_set_new(one, "prefill_compute_s", sample_json(b, p, &p->compute_time, COMPUTE_TIME));
+            json_object_set_new(one, "prefill_time_over_larger", sample_json(b, p, &p->prefill_over, PREFILL_OVER));
+            json_object_set_new(one, "decode_time_over_disk", sample_json(b, p, &p->decode_over, DECODE_OVER));
+            json_object_set_new(one, "prefetch_used_bytes", json_number(p->ahead_used));
+            json_object_set_new(one, "prefetch_wasted_bytes", json_number(p->ahead_wasted));
         }
         if (json_array_append_new(runs, one) == 0) continue;
         json_decref(runs);
@@ -381,6 +423,12 @@ static void print_stream(const bench *b) {
                100 * p->disk_share.median, 100 * p->disk_share.min, 100 * p->disk_share.max, p->prefill_read.median / 1e9,
                100 * p->prefill_share.median, 100 * p->prefill_share.min, 100 * p->prefill_share.max, p->read_per_token / 1e6,
                100 * p->hit_share);
+        printf("       prefill: disk time of its bytes %.2f s (%.2f..%.2f), not waiting for reads %.2f s (%.2f..%.2f), time over the larger "
+               "%.2f (%.2f..%.2f)\n",
+               p->disk_time.median, p->disk_time.min, p->disk_time.max, p->compute_time.median, p->compute_time.min, p->compute_time.max,
+               p->prefill_over.median, p->prefill_over.min, p->prefill_over.max);
+        printf("       decode: time over disk time of its bytes %.2f (%.2f..%.2f); read ahead and taken %.1f MB, given up %.1f MB\n",
+               p->decode_over.median, p->decode_over.min, p->decode_over.max, p->ahead_used / 1e6, p->ahead_wasted / 1e6);
     }
     printf("%llu of %llu experts taken so far\n", (unsigned long long)b->after.experts_distinct,
            (unsigned long long)b->after.experts_total);

@@ -23,9 +23,10 @@ static const char *reader_name(const headrace_stats *st) {
 
 /* What only a stream has. */
 static bool add_stream(json_t *x, const headrace_stats *st) {
-    json_t *more = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "reader", reader_name(st), "compute_s", json_number((double)st->expert_compute_ns / 1e9), "disk_s",
+    json_t *more = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "reader", reader_name(st), "compute_s", json_number((double)st->expert_compute_ns / 1e9), "disk_s",
                              json_number((double)st->expert_disk_ns / 1e9), "disk_limit_bytes_per_s", st->expert_disk_bytes_per_s > 0 ? json_number((double)st->expert_disk_bytes_per_s) : json_null(),
-                             "disk_share", json_number(disk_share(st)), "prefetch_used_bytes", (json_int_t)st->expert_prefetch_used, "prefetch_wasted_bytes", (json_int_t)st->expert_prefetch_wasted);
+                             "disk_share", json_number(disk_share(st)), "prefetch_used_bytes", (json_int_t)st->expert_prefetch_used, "prefetch_wasted_bytes", (json_int_t)st->expert_prefetch_wasted, "prefetched",
+                             (json_int_t)st->experts_prefetched, "prefetch_used", (json_int_t)st->experts_prefetch_used, "prefetch_wasted", (json_int_t)st->experts_prefetch_wasted);
     const bool good = x != NULL && more != NULL && json_object_update(x, more) == 0;
     json_decref(more);
     return good;
@@ -76,4 +77,8 @@ void experts_print_line(headrace_engine *e) {
     fprintf(stderr, "%.1f MiB read by %s in %.2f s", (double)st.expert_bytes_read / 1048576.0, reader_name(&st), (double)st.expert_disk_ns / 1e9);
     if (isfinite(disk_share(&st))) fprintf(stderr, " (%.0f %% of the %.2f GB/s that the disk gave at the start)", 100 * disk_share(&st), (double)st.expert_disk_bytes_per_s / 1e9);
     fprintf(stderr, "; waited %.2f s, computed %.2f s\n", (double)st.expert_stall_ns / 1e9, (double)st.expert_compute_ns / 1e9);
+    if (st.experts_prefetched > 0) {
+        fprintf(stderr, "%llu experts read ahead of their layer; %llu of them taken (%.1f MiB), %llu given up unused (%.1f MiB)\n", (unsigned long long)st.experts_prefetched,
+                (unsigned long long)st.experts_prefetch_used, (double)st.expert_prefetch_used / 1048576.0, (unsigned long long)st.experts_prefetch_wasted, (double)st.expert_prefetch_wasted / 1048576.0);
+    }
 }

@@ -49,6 +49,7 @@ struct headrace_engine {
     expert_trace_writer *trace; /* --record-routing */
     expert_replay *replay;      /* --replay */
     int32_t expert_read_way; /* 0: as found best, else expert_read_way + 1 */
+    int32_t expert_ahead;    /* expert_ahead_mode */
     plan_machine machine;      /* that the verdict was about */
     char device_name[64];
     uint64_t load_ns;
@@ -99,6 +100,8 @@ NODISCARD status engine_open_source(mem *m, const config *c, bool with_bank, hea
 /* engine_experts.c */
 /** The choice; maps the files unless experts are streamed. e->plan: everything else, with dense weights read. */
 NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err);
+/** Whether the next layer's experts are guessed, should they turn out to be streamed. */
+bool engine_experts_guess(const config *c);
 /** Adds what e->plan.experts will take to e->plan. */
 void engine_experts_count(headrace_engine *e);
 /* --expert-bank: experts from there. */

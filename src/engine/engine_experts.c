@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "model/block_moe.h"
+#include "moe/expert_ahead.h"
 #include "moe/expert_pack.h"
 #include "moe/expert_reader.h"
 
@@ -44,6 +45,7 @@ static status check_request(const headrace_engine *e, const config *c, const pla
         return error_set(err, STATUS_INVALID, "config: --experts, --host-experts and --device-experts: %s has no experts", e->model->arch->name);
     }
     if (!experts && config_bool(c, CONFIG_KEY_WARM_EXPERTS)) return error_set(err, STATUS_INVALID, "config: --warm-experts: %s has no experts", e->model->arch->name);
+    if (!experts && e->expert_ahead == EXPERT_AHEAD_ON) return error_set(err, STATUS_INVALID, "config: --expert-prefetch: %s has no experts", e->model->arch->name);
     if (!experts && e->expert_read_way > 0) return error_set(err, STATUS_INVALID, "config: --expert-reader: %s has no experts", e->model->arch->name);
     if (host && r->device != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --device-experts: %s computes in host memory; --host-experts says how much of that experts take", e->device_name);
     if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
@@ -63,12 +65,23 @@ static int32_t read_way(const config *c) {
     return strcmp(way, "io_uring") == 0 ? EXPERT_READ_RING + 1 : strcmp(way, "pread") == 0 ? EXPERT_READ_PREAD + 1 : strcmp(way, "buffered") == 0 ? EXPERT_READ_BUFFERED + 1 : 0;
 }
 
+static int32_t ahead_mode(const config *c) {
+    const char *how = config_text(c, CONFIG_KEY_EXPERT_PREFETCH);
+    return strcmp(how, "on") == 0 ? EXPERT_AHEAD_ON : strcmp(how, "off") == 0 ? EXPERT_AHEAD_OFF : EXPERT_AHEAD_AUTO;
+}
+
+bool engine_experts_guess(const config *c) { return ahead_mode(c) != EXPERT_AHEAD_OFF; }
+
 /* Settings of streaming, now that the tier is known: one that would do nothing is refused where the tier was asked for, and told where it was found. */
 static status check_reader(const headrace_engine *e, const config *c, const plan_experts *x, error *err) {
     const expert_bank *bank = &e->model->moe->bank;
     if (x->tier == PLAN_EXPERTS_RESIDENT && e->expert_read_way > 0) {
         if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: --expert-reader is of streamed experts; --experts resident streams none");
         log_warn("config: --expert-reader changes nothing: all experts fit in memory (--experts stream streams them)");
+    }
+    if (x->tier == PLAN_EXPERTS_RESIDENT && e->expert_ahead == EXPERT_AHEAD_ON) {
+        if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: --expert-prefetch is of streamed experts; --experts resident streams none");
+        log_warn("config: --expert-prefetch changes nothing: all experts fit in memory (--experts stream streams them)");
     }
     if (x->tier == PLAN_EXPERTS_RESIDENT && bank->packed != NULL) log_warn("config: --expert-bank changes nothing: experts are resident, and read from the checkpoint");
     if (x->tier == PLAN_EXPERTS_STREAM && !bank->padded && e->expert_read_way > EXPERT_READ_BUFFERED + 1) {
@@ -81,6 +94,7 @@ static status check_reader(const headrace_engine *e, const config *c, const plan
 status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     plan_experts_request r;
     e->expert_read_way = read_way(c);
+    e->expert_ahead = ahead_mode(c);
     TRY(read_request(c, &r, err));
     *out = (plan_experts){0};
     TRY(check_request(e, c, &r, err));
@@ -168,6 +182,7 @@ status engine_experts_attach(headrace_engine *e, error *err) {
             .budget_bytes = (size_t)x->n_slots * x->slot_bytes,
             .read_way = e->expert_read_way,
             .rolling = e->plan.pool == PLAN_POOL_HOST && !model_moe_holds_leases(e->model),
+            .ahead = e->expert_ahead,
             .copied_to = e->plan.pool == PLAN_POOL_OWN ? e->device : NULL,
         };
         TRY(expert_store_stream_create(e->m, bank, &opt, &store, err));
@@ -261,6 +276,9 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
     out->expert_disk_bytes_per_s = c.disk_bytes_per_s;
     out->expert_prefetch_used = c.prefetch_used;
     out->expert_prefetch_wasted = c.prefetch_wasted;
+    out->experts_prefetched = c.n_prefetched;
+    out->experts_prefetch_used = c.n_prefetch_used;
+    out->experts_prefetch_wasted = c.n_prefetch_wasted;
     out->expert_reader = e->plan.experts.tier != PLAN_EXPERTS_STREAM ? HEADRACE_READER_NONE : c.read_way == EXPERT_READ_RING ? HEADRACE_READER_IO_URING : c.read_way == EXPERT_READ_PREAD ? HEADRACE_READER_PREAD : HEADRACE_READER_BUFFERED;
     out->experts_total = (uint64_t)e->plan.experts.all_slots;
 }

@@ -224,6 +224,7 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .max_pages = p->max_pages_per_seq,
         .max_head_rows = p->max_head_rows,
         .capture = strcmp(config_text(c, CONFIG_KEY_CAPTURE), "off") != 0,
+        .guess_experts = engine_experts_guess(c),
     };
     TRY(engine_routing_open(e, c, !pure, err));
     engine_routing_options(e, &mo);

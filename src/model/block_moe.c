@@ -142,8 +142,26 @@ static status do_without(block_ctx *c, int32_t expert, vt_tensor slab) {
     return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: rows of an expert cannot be cleared");
 }
 
+/* Experts of `layer` that the guess names: those that more rows chose first, and among equals those that were named first. */
+static void give_hint(model_moe *moe, int32_t layer, int32_t n_rows) {
+    const expert_layer *el = &moe->bank.layers[layer];
+    int32_t n = 0;
+    memset(moe->votes, 0, (size_t)el->n_experts * sizeof *moe->votes);
+    for (int32_t i = 0; i < n_rows * el->top_k; i++) {
+        const int32_t e = moe->guessed[i];
+        if (moe->votes[e]++ == 0) moe->hint[n++] = e;
+    }
+    for (int32_t i = 1; i < n; i++) {
+        const int32_t e = moe->hint[i];
+        int32_t at = i;
+        for (; at > 0 && moe->votes[moe->hint[at - 1]] < moe->votes[e]; at--) moe->hint[at] = moe->hint[at - 1];
+        moe->hint[at] = e;
+    }
+    moe->store->hint(moe->store, layer, moe->hint, n);
+}
+
 /* Runs the experts of the step as they become ready. The first failure that is not one expert's gives up the wave. */
-static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
+static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t n_distinct, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
     model_moe *moe = c->m->moe;
     expert_store *store = moe->store;
     if (store->enter != NULL) store->enter(store, layer);
@@ -151,6 +169,7 @@ static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x
     int32_t begin = 0;
     for (int32_t w = 0; w < n_waves; w++) {
         TRY(store->begin(store, layer, moe->distinct + begin, moe->wave[w], c->err));
+        if (w == n_waves - 1 && guessed_layer >= 0) give_hint(moe, guessed_layer, c->n_rows);
         for (;;) {
             expert_lease lease;
             status rc = store->next_ready(store, &lease, c->err);
@@ -172,10 +191,11 @@ static status run_waves(block_ctx *c, int layer, int32_t n_distinct, vt_tensor x
 }
 
 /* The router's choice on the host: the one wait inside a layer. */
-static status read_choice(block_ctx *c, const vt_tensor *ids, const vt_tensor *weights, size_t bytes) {
+static status read_choice(block_ctx *c, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed, size_t bytes) {
     model_moe *moe = c->m->moe;
     c->m->pass_waited = true;
     status rc = vt_copy(c->q, moe->ids, ids->data, bytes);
+    if (rc == STATUS_OK && guessed != NULL) rc = vt_copy(c->q, moe->guessed, guessed->data, bytes);
     if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, weights->data, bytes);
     if (rc == STATUS_OK) rc = vt_queue_sync(c->q);
     return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the router's choice cannot be read from the device");
@@ -203,30 +223,56 @@ static status route(block_ctx *c, vt_tensor x_router, int layer, const block_moe
     return STATUS_OK;
 }
 
+/* The next layer with experts, when a guess of what it will take is of use; -1: none is. */
+static int32_t layer_to_guess(const block_ctx *c, int layer) {
+    const model *m = c->m;
+    expert_store *store = m->moe->store;
+    int32_t next = layer + 1;
+    while (next < m->hp.n_layers && m->moe->bank.layers[next].n_experts == 0) next++;
+    if (!m->opt.guess_experts || next == m->hp.n_layers) return -1;
+    if (m->planning) return next;
+    return store->wants_hint != NULL && store->wants_hint(store, next, (int64_t)c->n_rows * m->hp.n_experts_used) ? next : -1;
+}
+
+/* What the router of `layer` would choose of the residual stream as it is now. */
+static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_tensor ids) {
+    const size_t mark = ws_mark(c);
+    vt_tensor h, weights;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
+    TRY(ws_take(c, VT_F32, c->n_rows, ids.dim[1], &weights));
+    TRY(p->router_input != NULL ? p->router_input(c, h, c->m->x, layer) : block_norm(c, h, c->m->x, W_FFN_NORM, layer));
+    TRY(route(c, h, layer, p, ids, weights));
+    ws_release(c, mark);
+    return STATUS_OK;
+}
+
 status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
     model *m = c->m;
     model_moe *moe = m->moe;
     const int32_t k = (int32_t)m->hp.n_experts_used, n = c->n_rows;
     const int64_t n_pairs = (int64_t)n * k;
     const size_t mark = ws_mark(c), bytes = (size_t)n_pairs * sizeof(int32_t);
-    vt_tensor ids, weights, index, pair_row, slab;
+    vt_tensor ids, guessed, weights, index, pair_row, slab;
+    if (!m->planning && moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
+    const int32_t guessed_layer = layer_to_guess(c, layer);
     TRY(ws_take(c, VT_I32, n, k, &ids));
+    TRY(ws_take(c, VT_I32, n, k, &guessed));
     TRY(ws_take(c, VT_F32, n, k, &weights));
     TRY(ws_take(c, VT_I32, n, k, &index));
     TRY(ws_take(c, VT_I32, 1, n_pairs, &pair_row));
     TRY(ws_take(c, VT_F32, n_pairs, x.dim[1], &slab));
     pair_row = flat(pair_row);
     TRY(route(c, x_router, layer, p, ids, weights));
+    if (guessed_layer >= 0) TRY(guess(c, guessed_layer, p, guessed));
     if (m->planning) { /* the most that one expert can ask for: every row */
         TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
-        if (moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
-        TRY(read_choice(c, &ids, &weights, bytes));
+        TRY(read_choice(c, &ids, &weights, guessed_layer >= 0 ? &guessed : NULL, bytes));
         if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
         if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
         TRY(send_groups(c, &pair_row, &index, &weights, bytes));
-        TRY(run_waves(c, layer, n_distinct, x, pair_row, slab, p));
+        TRY(run_waves(c, layer, guessed_layer, n_distinct, x, pair_row, slab, p));
     }
     TRY(vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err));
     ws_release(c, mark);

@@ -5,6 +5,8 @@
  *   router -> distinct experts of the step (ascending) -> waves that fit the store -> per expert: its rows gathered once, gate and up, activation, down, into a slab
  *          -> combine: F32, ascending expert id, one rounding
  *
+ * Where the store reads ahead, the next layer's router is asked too, about the residual stream as it is before this layer's experts: a guess that the store takes as a hint.
+ *
  * Experts may arrive in any order: each writes its own rows of the slab, and the combination fixes the order of the sum.
  */
 #ifndef HEADRACE_MODEL_BLOCK_MOE_H
@@ -20,6 +22,7 @@ typedef struct block_moe_params {
     moe_activation activation;
     vt_swiglu_params swiglu; /* interleaved is set by the block from the weight's transform */
     status (*attention)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* of block_moe_layer; NULL: block_attention */
+    status (*router_input)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* what a layer's router sees of the residual stream; NULL: its norm (W_FFN_NORM) */
 } block_moe_params;
 
 /** out[T, embd] = the weighted experts of x; the router sees x_router (W_ROUTER, W_ROUTER_BIAS; W_SELECT_BIAS selects only; W_EXPERT_SCALE). */
@@ -53,6 +56,8 @@ typedef struct model_moe {
     bool any;              /* some layer has experts */
     /* host scratch of the step, sized by the plan; what is copied from and to the device lies in `exchange` */
     int32_t *ids, *pair_row, *index;
+    int32_t *guessed;      /* ids that the next layer's router may choose */
+    int32_t *hint, *votes; /* [experts]: of them, the likeliest first, and by how many rows each was chosen */
     float *weights, *sorted;
     vt_buffer exchange;
     int32_t *order, *count, *first, *distinct, *wave;

@@ -72,6 +72,7 @@ typedef struct model_options {
     int32_t max_pages;      /* of one sequence */
     int32_t max_head_rows;  /* logits rows per model_head */
     bool capture;           /* steps that repeat are captured, where the device can */
+    bool guess_experts;     /* ask the next layer's router ahead, where the store of experts wants to know */
     model_observer *observe; /* NULL: none */
     model_routing_observer *observe_routing; /* NULL: none */
     model_routing_override *override_routing; /* NULL: none; before the observer */

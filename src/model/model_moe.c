@@ -170,19 +170,19 @@ status model_moe_open(model *mo, error *err) {
 
 static size_t pair_count(const model *mo) { return (size_t)mo->opt.max_rows * (size_t)mo->hp.n_experts_used; }
 
-enum { N_EXCHANGED = 5, EXCHANGE_ALIGN = 256 };
+enum { N_EXCHANGED = 6, EXCHANGE_ALIGN = 256 };
 
 static size_t exchanged_bytes(const model *mo) { return (pair_count(mo) * sizeof(int32_t) + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN; }
 
-/* ids, pair_row, index, weights, sorted per pair */
+/* ids, pair_row, index, weights, sorted, guessed per pair */
 size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? N_EXCHANGED * exchanged_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
 
-/* order per expert of a row; count, first, distinct, wave, held per expert; failures per segment */
+/* order per expert of a row; count, first, distinct, wave, hint, votes, held per expert; failures per segment */
 size_t model_moe_scratch_bytes(const model *mo) {
     if (!mo->moe->any) return 0;
     const size_t experts = (size_t)mo->hp.n_experts;
-    return ((size_t)mo->hp.n_experts_used + 4 * experts) * sizeof(int32_t) + experts * sizeof(expert_lease) + (size_t)mo->opt.max_segments * sizeof(error) +
-           7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return ((size_t)mo->hp.n_experts_used + 6 * experts) * sizeof(int32_t) + experts * sizeof(expert_lease) + (size_t)mo->opt.max_segments * sizeof(error) +
+           9 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 status model_moe_commit(model *mo, error *err) {
@@ -193,6 +193,7 @@ status model_moe_commit(model *mo, error *err) {
         {&moe->order, (size_t)mo->hp.n_experts_used * sizeof(int32_t)}, {&moe->count, experts * sizeof(int32_t)}, {&moe->first, experts * sizeof(int32_t)},
         {&moe->distinct, experts * sizeof(int32_t)},                    {&moe->wave, experts * sizeof(int32_t)},  {&moe->held, experts * sizeof(expert_lease)},
         {&moe->failures, (size_t)mo->opt.max_segments * sizeof(error)},
+        {&moe->hint, experts * sizeof(int32_t)},                        {&moe->votes, experts * sizeof(int32_t)},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].bytes, "routing scratch", arrays[i].at, err));
     TRY(vt_buffer_alloc_host(mo->device, MEM_STAGING, N_EXCHANGED * n, "routing of the step", &moe->exchange, err));
@@ -202,6 +203,7 @@ status model_moe_commit(model *mo, error *err) {
     moe->index = (int32_t *)(void *)(at + 2 * n);
     moe->weights = (float *)(void *)(at + 3 * n);
     moe->sorted = (float *)(void *)(at + 4 * n);
+    moe->guessed = (int32_t *)(void *)(at + 5 * n);
     for (; moe->n_used < MOE_USE_FENCES; moe->n_used++) {
         const status rc = vt_fence_create(mo->device, &moe->used[moe->n_used]);
         if (rc != STATUS_OK) return error_set(err, rc, "model: the device gives no fence for its experts");
@@ -234,7 +236,7 @@ void model_moe_close(model *mo) {
     if (moe->store != NULL && moe->store->close(moe->store) != STATUS_OK) log_error("model: experts were still leased when the model was closed");
     for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
     vt_buffer_free(&moe->exchange);
-    void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held, moe->failures};
+    void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held, moe->failures, moe->hint, moe->votes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);
     mo->moe = NULL;
 }

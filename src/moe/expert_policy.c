@@ -172,6 +172,14 @@ static int32_t coldest(const expert_policy *p, int32_t layer, int32_t above) {
     return best;
 }
 
+static const policy_history *history_of(const expert_policy *p, int32_t layer, int32_t expert) { return &p->history[(size_t)layer * (size_t)p->max_experts + (size_t)expert]; }
+
+static float blended(const expert_policy *p, int32_t layer, int32_t expert, uint32_t now) {
+    const policy_history *h = history_of(p, layer, expert);
+    const uint32_t age = now - h->step;
+    return age < BLEND_AGES ? h->slow * p->slow_after[age] + BLEND_WEIGHT * h->fast * p->fast_after[age] : 0;
+}
+
 /* The unprotected slot of the lowest blended score. */
 static int32_t least_blended(const expert_policy *p) {
     int32_t best = -1;
@@ -179,9 +187,7 @@ static int32_t least_blended(const expert_policy *p) {
     for (int32_t i = 0; i < p->n_slots; i++) {
         const policy_slot *s = &p->slots[i];
         if (s->layer < 0 || s->n_protect > 0) continue;
-        const policy_history *h = &p->history[(size_t)s->layer * (size_t)p->max_experts + (size_t)s->expert];
-        const uint32_t age = p->visited[s->layer] - h->step;
-        const float score = age < BLEND_AGES ? h->slow * p->slow_after[age] + BLEND_WEIGHT * h->fast * p->fast_after[age] : 0;
+        const float score = blended(p, s->layer, s->expert, p->visited[s->layer]);
         if (best >= 0 && (score > least || (!(score < least) && s->last_use > p->slots[best].last_use))) continue;
         best = i;
         least = score;
@@ -206,25 +212,55 @@ static bool evict(expert_policy *p, int32_t layer, int32_t limit) {
     return true;
 }
 
-int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
-    if (limit > p->n_slots) limit = p->n_slots;
-    if (p->kind == EXPERT_POLICY_BLEND) p->visited[layer] = p->step;
-    if (!p->seen[layer]) {
-        p->seen[layer] = true;
-        p->n_layers_seen++;
-    }
-    while (p->n_used >= limit && evict(p, layer, limit)) ++*n_evicted;
-    if (p->n_used >= limit) return -1;
+static void note_layer(expert_policy *p, int32_t layer) {
+    if (p->seen[layer]) return;
+    p->seen[layer] = true;
+    p->n_layers_seen++;
+}
+
+static int32_t take_free(expert_policy *p, int32_t layer, int32_t expert) {
     const int32_t slot = p->free_slots[--p->n_free];
     p->n_used++;
     policy_slot *s = &p->slots[slot];
     s->layer = layer;
     s->expert = expert;
     s->score = 0;
+    s->last_use = ++p->n_uses;
     *entry(p, layer, expert) = slot;
     p->held[layer]++;
+    return slot;
+}
+
+int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
+    if (limit > p->n_slots) limit = p->n_slots;
+    if (p->kind == EXPERT_POLICY_BLEND) p->visited[layer] = p->step;
+    note_layer(p, layer);
+    while (p->n_used >= limit && evict(p, layer, limit)) ++*n_evicted;
+    if (p->n_used >= limit) return -1;
+    const int32_t slot = take_free(p, layer, expert);
     expert_policy_touch(p, slot);
     return slot;
+}
+
+/* Whether a slot would be given up before the expert, once that has been used. */
+static bool is_worth_less(const expert_policy *p, int32_t slot, int32_t layer, int32_t expert) {
+    const policy_slot *s = &p->slots[slot];
+    if (p->kind == EXPERT_POLICY_DECAY) return s->score <= 1;
+    if (p->kind != EXPERT_POLICY_BLEND) return true;
+    return blended(p, s->layer, s->expert, p->visited[s->layer]) <= blended(p, layer, expert, p->step) + 1 + BLEND_WEIGHT;
+}
+
+int32_t expert_policy_place_ahead(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
+    if (limit > p->n_slots) limit = p->n_slots;
+    if (p->n_used > limit) return -1;
+    if (p->n_used == limit) {
+        const int32_t victim = find_victim(p, layer, limit);
+        if (victim < 0 || !is_worth_less(p, victim, layer, expert)) return -1;
+        expert_policy_forget(p, victim);
+        ++*n_evicted;
+    }
+    note_layer(p, layer);
+    return take_free(p, layer, expert);
 }
 
 int32_t expert_policy_shrink(expert_policy *p, int32_t limit) {

@@ -33,6 +33,11 @@ void expert_policy_touch(expert_policy *p, int32_t slot);
  * victims, also when the result is -1: everything in use is protected, or the limit is below 1.
  */
 int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted);
+/**
+ * A slot for an expert that may be wanted next; no use of it. A free one, or that of one victim which is worth less than the expert will be once it is used, so that the policy would give
+ * it up before; -1: there is none, or more than `limit` slots are in use.
+ */
+int32_t expert_policy_place_ahead(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted);
 /** Give up victims until at most `limit` slots are in use, or only protected ones are; returns how many. */
 int32_t expert_policy_shrink(expert_policy *p, int32_t limit);
 /** Forget what a slot holds (a failed fill). A protected one stays in use, empty, until its protection ends. */

@@ -29,9 +29,9 @@ static int32_t count_pieces(const expert_reader *r, const expert_range *range) {
     return (int32_t)((head_of(r, range) + range->n_bytes + EXPERT_READER_PIECE_BYTES - 1) / EXPERT_READER_PIECE_BYTES);
 }
 
-bool reader_take(expert_reader *r, reader_piece *out) {
-    if (r->job_count == 0) return false;
-    reader_job *j = &r->jobs[r->job_first];
+static bool take_from(const expert_reader *r, reader_queue *q, reader_piece *out) {
+    if (q->count == 0) return false;
+    reader_job *j = &q->jobs[q->first];
     const size_t head = head_of(r, &j->range), total = head + (size_t)j->range.n_bytes, at = (size_t)j->n_taken * EXPERT_READER_PIECE_BYTES;
     const bool buffered = r->opt.way == EXPERT_READ_BUFFERED;
     const size_t need = buffered || total - at < EXPERT_READER_PIECE_BYTES ? total - at : EXPERT_READER_PIECE_BYTES;
@@ -44,11 +44,21 @@ bool reader_take(expert_reader *r, reader_piece *out) {
         .need = need,
     };
     if (++j->n_taken == j->n_pieces) {
-        r->job_first = (r->job_first + 1) % r->n_jobs;
-        r->job_count--;
+        q->first = (q->first + 1) % r->n_jobs;
+        q->count--;
     }
     return true;
 }
+
+bool reader_take(expert_reader *r, reader_piece *out) { return take_from(r, &r->wanted, out); }
+
+/* For a thread: what is wanted goes first, and nothing is read ahead beside it. The ring has its own way to what is wanted. */
+static bool take_any(expert_reader *r, reader_piece *out) {
+    if (r->opt.way != EXPERT_READ_RING && reader_take(r, out)) return true;
+    return r->n_wanted == 0 && take_from(r, &r->ahead, out);
+}
+
+static void push(const expert_reader *r, reader_queue *q, reader_job j) { q->jobs[(q->first + q->count++) % r->n_jobs] = j; }
 
 void reader_complete(expert_reader *r, int32_t fill, status rc, const char *why) {
     reader_fill *f = &r->fills[fill];
@@ -56,6 +66,8 @@ void reader_complete(expert_reader *r, int32_t fill, status rc, const char *why)
         f->rc = rc;
         snprintf(f->why, sizeof f->why, "%.*s", EXPERT_READER_WHY_BYTES - 1, why);
     }
+    if (--r->n_under_way == 0) r->busy_ns += os_now_ns() - r->busy_from_ns;
+    if (!f->ahead && --r->n_wanted == 0 && r->ahead.count > 0) pthread_cond_broadcast(&r->work);
     if (--f->n_left > 0) return;
     r->ready[(r->ready_first + r->ready_count++) % r->opt.n_fills] = fill;
     pthread_cond_signal(&r->done);
@@ -100,9 +112,8 @@ static void *reader_main(void *ctx) {
     pthread_mutex_lock(&r->lock);
     for (;;) {
         reader_piece p;
-        while (!r->stop && r->job_count == 0) pthread_cond_wait(&r->work, &r->lock);
+        while (!r->stop && !take_any(r, &p)) pthread_cond_wait(&r->work, &r->lock);
         if (r->stop) break;
-        (void)reader_take(r, &p);
         pthread_mutex_unlock(&r->lock);
         error err = {0};
         const status rc = read_piece(r, p, &err);
@@ -143,7 +154,7 @@ size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges) {
     size_t n_jobs;
     if (!sizes(n_fills, max_ranges, &n_jobs)) return SIZE_MAX;
     const size_t flying = EXPERT_READER_MAX_DEPTH * (sizeof(reader_piece) + sizeof(int32_t)), files = 4096 * sizeof(os_direct *);
-    return sizeof(expert_reader) + n_jobs * sizeof(reader_job) + (size_t)n_fills * (sizeof(int32_t) + sizeof(reader_fill)) + flying + files + 7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return sizeof(expert_reader) + 2 * n_jobs * sizeof(reader_job) + (size_t)n_fills * (sizeof(int32_t) + sizeof(reader_fill)) + flying + files + 8 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status open_direct(expert_reader *r, error *err) {
@@ -158,21 +169,27 @@ static status open_direct(expert_reader *r, error *err) {
 static status create(expert_reader *r, size_t n_jobs, error *err) {
     const size_t n_fills = (size_t)r->opt.n_fills;
     r->n_jobs = (int32_t)n_jobs;
-    r->jobs = mem_calloc(r->m, MEM_MODEL, n_jobs, sizeof *r->jobs);
+    r->wanted.jobs = mem_calloc(r->m, MEM_MODEL, n_jobs, sizeof *r->wanted.jobs);
+    if (r->opt.ahead) r->ahead.jobs = mem_calloc(r->m, MEM_MODEL, n_jobs, sizeof *r->ahead.jobs);
     r->ready = mem_calloc(r->m, MEM_MODEL, n_fills, sizeof *r->ready);
     r->fills = mem_calloc(r->m, MEM_MODEL, n_fills, sizeof *r->fills);
-    if (r->jobs == NULL || r->ready == NULL || r->fills == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for %zu reads", n_jobs);
+    if (r->wanted.jobs == NULL || (r->opt.ahead && r->ahead.jobs == NULL) || r->ready == NULL || r->fills == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for %zu reads", n_jobs);
     r->lock_ready = pthread_mutex_init(&r->lock, NULL) == 0;
     r->work_ready = pthread_cond_init(&r->work, NULL) == 0;
     r->done_ready = pthread_cond_init(&r->done, NULL) == 0;
     if (!r->lock_ready || !r->work_ready || !r->done_ready) return error_set(err, STATUS_FAILED, "experts: no lock for the readers");
     if (r->opt.way != EXPERT_READ_BUFFERED) TRY(open_direct(r, err));
-    if (r->opt.way == EXPERT_READ_RING) return reader_ring_create(r, err);
-    const int32_t n_threads = r->opt.depth < READER_MAX_THREADS ? r->opt.depth : READER_MAX_THREADS;
+    const bool ring = r->opt.way == EXPERT_READ_RING;
+    if (ring) TRY(reader_ring_create(r, err));
+    if (ring && !r->opt.ahead) return STATUS_OK;
+    const int32_t most = ring ? READER_AHEAD_THREADS : r->opt.depth, n_threads = most < READER_MAX_THREADS ? most : READER_MAX_THREADS;
     const size_t stacks = (size_t)n_threads * STACK_BYTES;
     if (mem_charge(r->m, MEM_PROCESS, stacks) != STATUS_OK) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the stacks of %d readers", n_threads);
     r->charged_bytes = stacks;
-    return start_threads(r, n_threads, err);
+    const status rc = start_threads(r, n_threads, ring ? NULL : err);
+    if (rc == STATUS_OK || !ring) return rc;
+    log_warn("experts: no thread can be started to read ahead with");
+    return STATUS_OK;
 }
 
 status expert_reader_create(mem *m, const source *src, const expert_reader_options *opt, expert_reader **out, error *err) {
@@ -210,7 +227,8 @@ void expert_reader_destroy(expert_reader *r) {
     if (r->done_ready) pthread_cond_destroy(&r->done);
     mem_uncharge(r->m, MEM_PROCESS, r->charged_bytes);
     mem_free(r->m, r->direct);
-    mem_free(r->m, r->jobs);
+    mem_free(r->m, r->wanted.jobs);
+    mem_free(r->m, r->ahead.jobs);
     mem_free(r->m, r->ready);
     mem_free(r->m, r->fills);
     mem_free(r->m, r);
@@ -218,21 +236,48 @@ void expert_reader_destroy(expert_reader *r) {
 
 /* ---- the engine's side ---- */
 
-void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n) {
-    if (r->n_pending++ == 0) r->busy_from_ns = os_now_ns();
+static void submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n, bool ahead) {
+    r->n_pending++;
     pthread_mutex_lock(&r->lock);
     reader_fill *f = &r->fills[fill];
-    f->n_left = 0;
-    f->rc = STATUS_OK;
+    *f = (reader_fill){.ahead = ahead, .rc = STATUS_OK};
     for (int32_t i = 0; i < n; i++) {
         const int32_t pieces = count_pieces(r, &ranges[i]);
         f->n_left += pieces;
-        r->jobs[(r->job_first + r->job_count++) % r->n_jobs] = (reader_job){.fill = fill, .n_pieces = pieces, .range = ranges[i]};
+        push(r, ahead ? &r->ahead : &r->wanted, (reader_job){.fill = fill, .n_pieces = pieces, .range = ranges[i]});
     }
+    if (r->n_under_way == 0) r->busy_from_ns = os_now_ns();
+    r->n_under_way += f->n_left;
+    if (!ahead) r->n_wanted += f->n_left;
     if (f->n_left > 1)
         pthread_cond_broadcast(&r->work);
     else
         pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n) {
+    submit(r, fill, ranges, n, false);
+    if (r->ring != NULL) reader_ring_pump(r);
+}
+
+bool expert_reader_can_read_ahead(const expert_reader *r) { return r->opt.ahead && r->n_threads > 0; }
+
+void expert_reader_submit_ahead(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n) { submit(r, fill, ranges, n, true); }
+
+void expert_reader_want(expert_reader *r, int32_t fill) {
+    pthread_mutex_lock(&r->lock);
+    reader_fill *f = &r->fills[fill];
+    const int32_t n = f->ahead ? r->ahead.count : 0;
+    if (f->ahead) r->n_wanted += f->n_left;
+    f->ahead = false;
+    for (int32_t i = 0; i < n; i++) { /* once around the ring: its ranges leave, the others keep their order */
+        const reader_job j = r->ahead.jobs[r->ahead.first];
+        r->ahead.first = (r->ahead.first + 1) % r->n_jobs;
+        r->ahead.count--;
+        push(r, j.fill == fill ? &r->wanted : &r->ahead, j);
+    }
+    pthread_cond_broadcast(&r->work);
     pthread_mutex_unlock(&r->lock);
     if (r->ring != NULL) reader_ring_pump(r);
 }
@@ -263,7 +308,7 @@ int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns) {
         fill = pop_ready(r);
     }
     pthread_mutex_unlock(&r->lock);
-    if (fill >= 0 && --r->n_pending == 0) r->busy_ns += os_now_ns() - r->busy_from_ns;
+    if (fill >= 0) r->n_pending--;
     return fill;
 }
 
@@ -279,16 +324,41 @@ status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err) {
 
 int32_t expert_reader_pending(const expert_reader *r) { return r->n_pending; }
 
-void expert_reader_drop(expert_reader *r) {
-    pthread_mutex_lock(&r->lock);
-    for (; r->job_count > 0; r->job_count--) {
-        const reader_job *j = &r->jobs[r->job_first];
-        r->job_first = (r->job_first + 1) % r->n_jobs;
+static void drop_queue(expert_reader *r, reader_queue *q) {
+    while (q->count > 0) {
+        const reader_job *j = &q->jobs[q->first];
+        q->first = (q->first + 1) % r->n_jobs;
+        q->count--;
         for (int32_t i = j->n_taken; i < j->n_pieces; i++) reader_complete(r, j->fill, STATUS_CANCELLED, "experts: the read was given up");
     }
+}
+
+void expert_reader_drop(expert_reader *r) {
+    pthread_mutex_lock(&r->lock);
+    drop_queue(r, &r->ahead);
+    drop_queue(r, &r->wanted);
     pthread_mutex_unlock(&r->lock);
+}
+
+void expert_reader_drop_ahead(expert_reader *r) {
+    pthread_mutex_lock(&r->lock);
+    drop_queue(r, &r->ahead);
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool reader_has_ready(expert_reader *r) {
+    pthread_mutex_lock(&r->lock);
+    const bool has = r->ready_count > 0;
+    pthread_mutex_unlock(&r->lock);
+    return has;
 }
 
 expert_read_way expert_reader_way(const expert_reader *r) { return r->opt.way; }
 bool expert_reader_registered(const expert_reader *r) { return r->registered; }
-uint64_t expert_reader_busy_ns(const expert_reader *r) { return r->busy_ns; }
+
+uint64_t expert_reader_busy_ns(expert_reader *r) {
+    pthread_mutex_lock(&r->lock);
+    const uint64_t ns = r->busy_ns + (r->n_under_way > 0 ? os_now_ns() - r->busy_from_ns : 0);
+    pthread_mutex_unlock(&r->lock);
+    return ns;
+}

@@ -27,6 +27,7 @@ typedef struct expert_reader_options {
     expert_read_way way;   /* PREAD and RING: ranges are those of padded slots */
     int32_t depth;         /* threads, or pieces with the kernel: 1 .. EXPERT_READER_MAX_DEPTH */
     int32_t n_fills, max_ranges; /* at once; of one fill */
+    bool ahead;            /* it can read ahead too: RING starts threads for that, which read as PREAD does */
     void *memory;          /* NULL, or what ranges lie in: to be registered */
     size_t memory_bytes;
 } expert_reader_options;
@@ -45,6 +46,14 @@ size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges_per_fill);
 
 /** n >= 1 ranges; `fill` is not under way. */
 void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n);
+/** Whether it was made to, and has threads to do it. */
+bool expert_reader_can_read_ahead(const expert_reader *r);
+/** As submit, but read only while nothing of what submit and want asked for is queued or being read: a piece at a time on each thread, so that those never wait for more than that. */
+void expert_reader_submit_ahead(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n);
+/** A fill that is under way as one of submit from now on. */
+void expert_reader_want(expert_reader *r, int32_t fill);
+/** Drop the ranges of submit_ahead that no reader has begun. */
+void expert_reader_drop_ahead(expert_reader *r);
 /** A completed fill, or -1: nothing is under way, or without `wait` nothing has completed. Time spent waiting is added to *stall_ns. */
 int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns);
 /** Hands over what can be handed over; whoever computes for long without next calls it now and then. */
@@ -58,7 +67,7 @@ void expert_reader_drop(expert_reader *r);
 /** How it reads, and whether its memory is registered. */
 expert_read_way expert_reader_way(const expert_reader *r);
 bool expert_reader_registered(const expert_reader *r);
-/** Nanoseconds in which reads were under way, as far as next has seen. */
-uint64_t expert_reader_busy_ns(const expert_reader *r);
+/** Nanoseconds in which reads were queued or under way. */
+uint64_t expert_reader_busy_ns(expert_reader *r);
 
 #endif

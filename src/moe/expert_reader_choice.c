@@ -24,6 +24,7 @@ typedef struct chooser {
     mem *m;
     const expert_bank *bank;
     int32_t n_fills;
+    bool ahead;
     uint8_t *memory;
     size_t memory_bytes;
     tensor_info region; /* what the probe reads: file, off, n_bytes; 0: nothing */
@@ -83,9 +84,9 @@ static double round_speed(chooser *k, expert_reader *r) {
     return good && ns > 0 ? (double)n * PROBE_RANGE_BYTES * 1e9 / (double)ns : 0;
 }
 
-static status make(const chooser *k, expert_read_way way, int32_t depth, bool registered, expert_reader **out, error *err) {
-    expert_reader_options opt = {.way = way, .depth = depth, .n_fills = k->n_fills, .max_ranges = EXPERT_MAX_PARTS};
-    if (registered && way == EXPERT_READ_RING && k->memory_bytes <= MOST_REGISTERED_BYTES) {
+static status make(const chooser *k, expert_read_way way, int32_t depth, bool chosen, expert_reader **out, error *err) {
+    expert_reader_options opt = {.way = way, .depth = depth, .n_fills = k->n_fills, .max_ranges = EXPERT_MAX_PARTS, .ahead = chosen && k->ahead};
+    if (chosen && way == EXPERT_READ_RING && k->memory_bytes <= MOST_REGISTERED_BYTES) {
         opt.memory = k->memory;
         opt.memory_bytes = k->memory_bytes;
     }
@@ -145,10 +146,10 @@ static status choose_freely(chooser *k, expert_reader **out, expert_reader_choic
     return STATUS_OK;
 }
 
-status expert_reader_choose(mem *m, const expert_bank *bank, int32_t way_wanted, int32_t depth_wanted, int32_t n_fills, void *memory, size_t memory_bytes, expert_reader **out,
-                            expert_reader_choice *choice, error *err) {
+status expert_reader_choose(mem *m, const expert_bank *bank, int32_t way_wanted, int32_t depth_wanted, int32_t n_fills, bool ahead, void *memory, size_t memory_bytes,
+                            expert_reader **out, expert_reader_choice *choice, error *err) {
     static const int32_t depths[] = {4, 8, 64}; /* by way */
-    chooser k = {.m = m, .bank = bank, .n_fills = n_fills, .memory = memory, .memory_bytes = memory_bytes, .random = 1};
+    chooser k = {.m = m, .bank = bank, .n_fills = n_fills, .ahead = ahead, .memory = memory, .memory_bytes = memory_bytes, .random = 1};
     if (bank->padded && way_wanted == 0 && source_is_plain(bank->src)) return choose_freely(&k, out, choice, err);
     const expert_read_way way = way_wanted > 0 && bank->padded ? (expert_read_way)(way_wanted - 1) : EXPERT_READ_BUFFERED;
     const int32_t depth = depth_wanted > 0 ? depth_wanted : depths[way];

@@ -15,8 +15,8 @@ typedef struct expert_reader_choice {
     char why[EXPERT_READER_WHY_BYTES]; /* one line for the log */
 } expert_reader_choice;
 
-/** way_wanted: 0, or expert_read_way + 1, which is then taken or refused. depth_wanted: 0, or the depth. memory: the slots, page aligned. */
-NODISCARD status expert_reader_choose(mem *m, const expert_bank *bank, int32_t way_wanted, int32_t depth_wanted, int32_t n_fills, void *memory, size_t memory_bytes,
+/** way_wanted: 0, or expert_read_way + 1, which is then taken or refused. depth_wanted: 0, or the depth. ahead: as in the reader's options. memory: the slots, page aligned. */
+NODISCARD status expert_reader_choose(mem *m, const expert_bank *bank, int32_t way_wanted, int32_t depth_wanted, int32_t n_fills, bool ahead, void *memory, size_t memory_bytes,
                                       expert_reader **out, expert_reader_choice *choice, error *err);
 /** "io_uring", "pread", "buffered" */
 const char *expert_read_way_name(expert_read_way way);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Inside of the reader: what its two halves share. Jobs are ranges in a ring; a piece is what is asked for at once, cut from the first job.
+ * Inside of the reader: what its two halves share. Jobs are ranges in a ring; a piece is what is asked for at once, cut from the first job. What is read ahead has a ring of its own, from
+ * which threads take pieces while nothing of the other is queued or being read.
  */
 #ifndef HEADRACE_MOE_EXPERT_READER_IMPL_H
 #define HEADRACE_MOE_EXPERT_READER_IMPL_H
@@ -24,13 +25,20 @@ typedef struct reader_piece {
     size_t n, need;
 } reader_piece;
 
+/* A ring of jobs. */
+typedef struct reader_queue {
+    reader_job *jobs; /* [n_jobs] */
+    int32_t first, count;
+} reader_queue;
+
 typedef struct reader_fill {
     int32_t n_left; /* pieces */
+    bool ahead;
     status rc;      /* of the first that failed */
     char why[EXPERT_READER_WHY_BYTES];
 } reader_fill;
 
-enum { READER_MAX_THREADS = 64 };
+enum { READER_MAX_THREADS = 64, READER_AHEAD_THREADS = 4 };
 
 struct expert_reader {
     mem *m;
@@ -46,23 +54,25 @@ struct expert_reader {
 
     /* under lock */
     bool stop;
-    reader_job *jobs;     /* ring [n_jobs] */
-    int32_t job_first, job_count;
+    reader_queue wanted, ahead;
+    int32_t n_wanted, n_under_way; /* pieces queued or being read: of fills that are wanted, of all */
+    uint64_t busy_ns, busy_from_ns; /* from: of the first read of those that are under way */
     int32_t *ready;       /* ring [n_fills] of completed fills */
     int32_t ready_first, ready_count;
     reader_fill *fills;
 
     /* of the engine's thread */
     int32_t n_pending;
-    uint64_t busy_ns, busy_from_ns; /* from: of the first read of those that are under way */
     os_ring *ring;
     reader_piece *pieces; /* [depth] */
     int32_t *free_pieces, n_free, n_flying;
     bool registered;
 };
 
-/* With the lock held: the next piece; false: there is none. */
+/* With the lock held: the next piece of what is wanted; false: there is none. */
 bool reader_take(expert_reader *r, reader_piece *out);
+/* With the lock: whether a fill is complete that next has not given. */
+bool reader_has_ready(expert_reader *r);
 /* With the lock held: a piece of the fill is over. */
 void reader_complete(expert_reader *r, int32_t fill, status rc, const char *why);
 /* What came of a piece: `got` bytes or minus an error. True when it is over, with *rc and the text; else the piece is what is left of it and has to be asked for again. */

@@ -72,19 +72,19 @@ void reader_ring_collect(expert_reader *r, bool wait) {
         reader_ring_pump(r);
         while (os_ring_next(r->ring, false, &user, &got)) take_in(r, user, got);
         reader_ring_pump(r);
-        if (!wait || r->ready_count > 0 || r->n_flying == 0) return;
+        if (!wait || reader_has_ready(r) || r->n_flying == 0) return;
         if (os_ring_next(r->ring, true, &user, &got))
             take_in(r, user, got);
         else
             give_up(r);
-    } while (r->ready_count == 0);
+    } while (!reader_has_ready(r));
     reader_ring_pump(r);
 }
 
 void reader_ring_destroy(expert_reader *r) {
     uint64_t user;
     int64_t got;
-    if (r->ring != NULL && r->jobs != NULL) expert_reader_drop(r);
+    if (r->ring != NULL && r->wanted.jobs != NULL) expert_reader_drop(r);
     while (r->ring != NULL && r->n_flying > 0 && os_ring_next(r->ring, true, &user, &got)) take_in(r, user, got); /* the kernel writes to the slots until then */
     os_ring_destroy(r->ring);
     mem_free(r->m, r->pieces);

@@ -6,6 +6,7 @@
  *   enter(layer) -> a step has come to this layer
  *   waves(layer, ids) -> how the set is cut so that each wave fits (a rolling store cuts nothing)
  *   begin(layer, ids of one wave) -> n leases are under way
+ *   hint(layer, ids) -> after the last begin of a layer: what a layer to come is likely to take, to be read while nothing else is
  *   next_ready() -> one lease whose parts may be read (in any order of arrival), or the failure of one expert
  *   release(lease, fence) -> the slot may be reused once `fence` (the last queued consumer) has completed
  *
@@ -16,6 +17,8 @@
  *   4. eviction comes before the capacity test; the budget is read at each decision
  *   5. after warm-up nothing is allocated, freed or drained
  *   6. keys are (layer, expert), never addresses; a store belongs to one model
+ *   7. what is read ahead takes a slot that is free or worth less (expert_policy_place_ahead), never delays a read that is wanted by more than the pieces under way, is given out only
+ *      when it is complete, and fails nobody: whoever wants it then has it read again
  * Owned by the engine's thread; reads may run on threads of its own. Destroy requires that no lease is outstanding (STATUS_BUG otherwise).
  */
 #ifndef HEADRACE_MOE_EXPERT_STORE_H
@@ -37,7 +40,9 @@ typedef struct expert_lease {
 typedef struct expert_counters {
     uint64_t hits, misses, evictions, bytes_read, reads, failed;
     uint64_t distinct; /* different experts asked for, ever */
-    uint64_t waves, prefetch_used, prefetch_wasted;
+    uint64_t waves;
+    uint64_t prefetch_used, prefetch_wasted; /* bytes read ahead that were then taken, or given up without */
+    uint64_t n_prefetched, n_prefetch_used, n_prefetch_wasted; /* experts */
     uint64_t stall_ns; /* of the engine's thread, waiting for reads */
     uint64_t n_slots, slot_bytes, bytes_resident;
     uint64_t bytes_untouched;  /* of slots in host memory, that the machine still counts as free: never used, and neither pinned nor registered */
@@ -60,7 +65,7 @@ struct expert_store {
      */
     status (*next_ready)(expert_store *s, expert_lease *lease, error *err);
     void (*release)(expert_store *s, const expert_lease *lease, vt_fence last_use);
-    /* These experts may be wanted next; idle link time only. NULL: ignored. */
+    /* These experts, the likeliest first, may be wanted when the turn of that layer comes; idle link time only. NULL: ignored. */
     void (*hint)(expert_store *s, int32_t layer, const int32_t *ids, int32_t n);
     /* Give up what is left of the wave begun (after a failure of the step, wherever it was); pending reads are awaited or dropped, copies under way are not trusted, no lease stays. */
     void (*cancel)(expert_store *s);
@@ -70,6 +75,8 @@ struct expert_store {
     bool (*holds)(const expert_store *s, int32_t layer, int32_t expert);
     /* Once for each layer of a step, before its waves; one that is not after the last begins a step, with which policies age. NULL: nothing ages. */
     void (*enter)(expert_store *s, int32_t layer);
+    /* Whether a hint about the layer is worth making, when n_asked (row, expert) pairs will choose among its experts: asked once in each step. NULL: never. */
+    bool (*wants_hint)(expert_store *s, int32_t layer, int64_t n_asked);
 };
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
@@ -90,6 +97,7 @@ typedef struct expert_stream_options {
     /* Leases go back one by one, each before the next expert is asked for, or soon: a set larger than the slots is one wave, whose reads follow as slots come back, so that the disk has
      * something to do until the last of them. Whoever holds all slots and asks on gets STATUS_DOES_NOT_FIT. */
     bool rolling;
+    int32_t ahead; /* expert_ahead_mode */
     vt_device *copied_to; /* NULL, or a device that slots are copied to: they are host memory of its kind (vt_buffer_alloc_host) */
 } expert_stream_options;
 /**

@@ -45,6 +45,7 @@ typedef struct device_store {
     int32_t next_below;                   /* first of misses that the next of them is about */
     bool below_active;
 
+    int32_t *hinted, n_hinted, hinted_layer; /* for the store below, once it has given what is wanted */
     int64_t n_leases;
     expert_counters counters;
 } device_store;
@@ -207,6 +208,26 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
     }
 }
 
+/* What the device does not hold either may be read ahead below. */
+static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t n) {
+    device_store *s = self(base);
+    s->n_hinted = 0;
+    s->hinted_layer = layer;
+    for (int32_t i = 0; i < n; i++) {
+        if (expert_policy_find(s->policy, layer, ids[i]) < 0) s->hinted[s->n_hinted++] = ids[i];
+    }
+}
+
+static void pass_hint(device_store *s) {
+    if (s->n_hinted > 0) s->below->hint(s->below, s->hinted_layer, s->hinted, s->n_hinted);
+    s->n_hinted = 0;
+}
+
+static bool wants_hint(expert_store *base, int32_t layer, int64_t n_asked) {
+    device_store *s = self(base);
+    return s->below->hint != NULL && s->below->wants_hint != NULL && s->below->wants_hint(s->below, layer, n_asked);
+}
+
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     device_store *s = self(base);
     let_go_of_the_done(s);
@@ -231,6 +252,7 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     if (rc == STATUS_NOT_FOUND) {
         TRY(take_late(s, err));
+        pass_hint(s);
         return rc;
     }
     mark_given(s, from.expert);
@@ -273,6 +295,7 @@ static void cancel(expert_store *base) {
         if (s->wave.misses[i] >= 0) empty_slot(s, s->wave.misses[i]); /* placed and never filled */
     }
     s->below_active = false;
+    s->n_hinted = 0;
     s->n_sizes = s->next_size = 0;
     s->wave.next_miss = s->wave.n_misses;
 }
@@ -294,7 +317,7 @@ static status close_store(expert_store *base) {
     expert_policy_destroy(s->policy);
     vt_buffer_free(&s->memory);
     expert_wave_deinit(&s->wave, s->m);
-    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes};
+    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes, s->hinted};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
@@ -304,8 +327,8 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
     const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
     if (policy == SIZE_MAX) return SIZE_MAX;
-    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (sizeof(int32_t) + sizeof(sending)) + expert_wave_bytes(bank) +
-           6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (2 * sizeof(int32_t) + sizeof(sending)) + expert_wave_bytes(bank) +
+           7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status create(device_store *s, error *err) {
@@ -314,7 +337,7 @@ static status create(device_store *s, error *err) {
     const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
-        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, experts, sizeof *s->sent},
+        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, experts, sizeof *s->sent},     {&s->hinted, experts, sizeof *s->hinted},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);
@@ -343,7 +366,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds, enter};
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint};
     s->m = m;
     s->device = device;
     s->copies = copy_queue;

@@ -4,17 +4,23 @@
  *
  * A wave: experts that are held are protected first, so that none of them is given up for another; then the missing ones get slots and reads, as many as fit. Those that do not fit (the
  * wave is larger than the slots, the budget shrank since it was cut, or slots are still leased) follow as slots become free.
+ *
+ * What is read ahead (a hint) is placed once everything of the wave has its slot, and read once all of that has come. Its slots are protected until the turn of the hinted layer; what is
+ * then still being read and wanted becomes a part of the wave, and what is not wanted is dropped as far as no reader has begun it.
  */
 #include <string.h>
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "moe/expert_ahead.h"
 #include "moe/expert_pack.h"
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_wave.h"
 
 typedef struct fill {
     int32_t layer, expert, slot;
+    bool ahead;  /* asked for by a hint */
+    bool wanted; /* by the wave */
 } fill;
 
 typedef struct stream_store {
@@ -30,10 +36,14 @@ typedef struct stream_store {
     int32_t n_slots, n_fills;
     size_t slot_bytes;
     uint64_t *generation; /* [n_slots] */
+    int32_t *fill_of;     /* [n_slots]: the fill ahead that is under way; -1: none */
+    int32_t *ahead_of;    /* [n_slots]: the layer of an expert that was read ahead and that nobody has taken yet; -1: none such */
     fill *fills;          /* [n_fills] */
     int32_t *free_fills, n_free_fills;
 
     expert_wave wave;
+    int32_t n_wanted; /* fills of the wave that are under way */
+    expert_ahead ahead;
     int64_t n_leases;
     uint64_t wave_ns, wave_stall_ns; /* when the wave began, and what had been waited for by then; 0: none is under way */
     expert_counters counters;
@@ -48,8 +58,6 @@ static int32_t current_limit(const stream_store *s) {
     return n < (size_t)s->n_slots ? (int32_t)n : s->n_slots;
 }
 
-static void enter(expert_store *base, int32_t layer) { expert_wave_enter(&self(base)->wave, self(base)->policy, layer); }
-
 static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, int32_t *sizes) {
     (void)layer;
     (void)ids;
@@ -61,28 +69,183 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
 
 static uint8_t *slot_at(const stream_store *s, int32_t slot) { return s->memory + (size_t)slot * s->slot_bytes; }
 
+/* What was in the slot before and had been read ahead was read for nothing. */
+static void note_wasted(stream_store *s, int32_t slot) {
+    if (s->ahead_of[slot] < 0) return;
+    s->counters.prefetch_wasted += s->base.bank->layers[s->ahead_of[slot]].file_bytes;
+    s->counters.n_prefetch_wasted++;
+    s->ahead_of[slot] = -1;
+}
+
+/* A slot that was chosen, and its reads. */
+static void fill_slot(stream_store *s, int32_t layer, int32_t expert, int32_t slot, bool ahead) {
+    note_wasted(s, slot);
+    expert_policy_protect(s->policy, slot, true);
+    s->generation[slot]++;
+    const int32_t i = s->free_fills[--s->n_free_fills];
+    expert_range ranges[EXPERT_MAX_PARTS];
+    s->fills[i] = (fill){.layer = layer, .expert = expert, .slot = slot, .ahead = ahead, .wanted = !ahead};
+    const int32_t n = expert_slot_ranges(s->base.bank, layer, expert, slot_at(s, slot), ranges);
+    s->counters.reads += (uint64_t)n;
+    if (ahead) {
+        s->fill_of[slot] = i;
+        expert_reader_submit_ahead(s->reader, i, ranges, n);
+    } else {
+        s->n_wanted++;
+        expert_reader_submit(s->reader, i, ranges, n);
+    }
+}
+
 static void place_misses(stream_store *s) {
     while (s->wave.next_miss < s->wave.n_misses && s->n_free_fills > 0) {
         const int32_t expert = s->wave.misses[s->wave.next_miss], slot = expert_policy_place(s->policy, s->wave.layer, expert, current_limit(s), &s->counters.evictions);
         if (slot < 0) return;
         s->wave.next_miss++;
-        expert_policy_protect(s->policy, slot, true);
-        s->generation[slot]++;
-        const int32_t i = s->free_fills[--s->n_free_fills];
-        expert_range ranges[EXPERT_MAX_PARTS];
-        s->fills[i] = (fill){.layer = s->wave.layer, .expert = expert, .slot = slot};
-        const int32_t n = expert_slot_ranges(s->base.bank, s->wave.layer, expert, slot_at(s, slot), ranges);
-        s->counters.reads += (uint64_t)n;
-        expert_reader_submit(s->reader, i, ranges, n);
+        fill_slot(s, s->wave.layer, expert, slot, false);
     }
 }
 
+/* A fill is over: the bytes count when all came; a slot whose fill failed is empty. The slot stays protected when it succeeded. */
+static status finish_fill(stream_store *s, int32_t i, error *err) {
+    const fill *f = &s->fills[i];
+    status rc = expert_reader_outcome(s->reader, i, err);
+    if (rc == STATUS_OK) {
+        rc = s->base.bank->packed != NULL ? expert_pack_check(s->base.bank, f->layer, f->expert, slot_at(s, f->slot), err) : expert_bank_intact(s->base.bank, f->layer, f->expert, err);
+    }
+    s->free_fills[s->n_free_fills++] = i;
+    if (f->ahead) s->fill_of[f->slot] = -1;
+    if (f->wanted) s->n_wanted--;
+    if (rc == STATUS_OK) {
+        s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;
+        expert_slot_settle(s->base.bank, f->layer, f->expert, slot_at(s, f->slot));
+        return STATUS_OK;
+    }
+    expert_policy_forget(s->policy, f->slot);
+    expert_policy_protect(s->policy, f->slot, false);
+    return rc;
+}
+
+/* ---- ahead ---- */
+
+static void note_used(stream_store *s, int32_t layer) {
+    s->counters.prefetch_used += s->base.bank->layers[layer].file_bytes;
+    s->counters.n_prefetch_used++;
+}
+
+/* One that the wave waited for. */
+static void note_taken_late(stream_store *s, const fill *f) {
+    s->counters.n_prefetched++;
+    note_used(s, f->layer);
+    if (f->layer != s->ahead.layer) return;
+    s->ahead.n_read++;
+    s->ahead.n_taken++;
+}
+
+/* A fill ahead that the wave does not want is over; it failed for nobody. Its slot is kept for the hint while that waits for its turn and the wave has all its slots. */
+static void finish_ahead(stream_store *s, int32_t i) {
+    const fill f = s->fills[i];
+    if (finish_fill(s, i, NULL) != STATUS_OK) return;
+    s->counters.n_prefetched++;
+    s->ahead_of[f.slot] = f.layer;
+    if (f.layer == s->ahead.layer) s->ahead.n_read++;
+    if (f.layer == s->ahead.layer && !s->ahead.due && s->wave.next_miss == s->wave.n_misses)
+        s->ahead.slots[s->ahead.n_slots++] = f.slot;
+    else
+        expert_policy_protect(s->policy, f.slot, false);
+}
+
+/* Between waves every fill is one ahead. */
+static void take_in_ahead(stream_store *s) {
+    for (int32_t i; s->n_wanted == 0 && (i = expert_reader_next(s->reader, false, &s->counters.stall_ns)) >= 0;) finish_ahead(s, i);
+}
+
+static void unprotect_ahead(stream_store *s) {
+    while (s->ahead.n_slots > 0) expert_policy_protect(s->policy, s->ahead.slots[--s->ahead.n_slots], false);
+}
+
+static void end_hint(stream_store *s) {
+    unprotect_ahead(s);
+    expert_reader_drop_ahead(s->reader);
+    expert_ahead_end(&s->ahead);
+}
+
+/* Slots for what is hinted, when everything that is wanted has one. */
+static void advance(stream_store *s) {
+    expert_ahead *a = &s->ahead;
+    while (a->next < a->n && !a->due && s->wave.next_miss == s->wave.n_misses && s->n_free_fills > 0) {
+        const int32_t expert = a->ids[a->next], held = expert_policy_find(s->policy, a->layer, expert);
+        if (held >= 0 && s->fill_of[held] < 0) { /* not to be given up for another */
+            expert_policy_protect(s->policy, held, true);
+            a->slots[a->n_slots++] = held;
+        } else if (held < 0) {
+            const int32_t slot = expert_policy_place_ahead(s->policy, a->layer, expert, current_limit(s), &s->counters.evictions);
+            if (slot < 0) return; /* until slots come back */
+            fill_slot(s, a->layer, expert, slot, true);
+        }
+        a->next++;
+    }
+}
+
+static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t n) {
+    stream_store *s = self(base);
+    if (!expert_reader_can_read_ahead(s->reader)) return;
+    end_hint(s);
+    expert_ahead_set(&s->ahead, layer, ids, n, s->base.bank->layers[layer].n_experts);
+    advance(s);
+}
+
+static bool wants_hint(expert_store *base, int32_t layer, int64_t n_asked) {
+    stream_store *s = self(base);
+    return expert_reader_can_read_ahead(s->reader) && expert_ahead_wants(&s->ahead, n_asked, s->base.bank->layers[layer].n_experts);
+}
+
+static void enter(expert_store *base, int32_t layer) {
+    stream_store *s = self(base);
+    expert_wave_enter(&s->wave, s->policy, layer);
+    take_in_ahead(s);
+    if (layer == s->ahead.layer) {
+        unprotect_ahead(s);
+        s->ahead.due = true;
+    } else if (s->ahead.layer >= 0) {
+        end_hint(s);
+    }
+}
+
+/* The wave's hits that were read ahead, and those of them that are still under way: not to be given out before they are complete. What else is ahead waits no longer. */
+static void claim_ahead(stream_store *s) {
+    int32_t n = 0;
+    for (int32_t h = 0; h < s->wave.n_hits; h++) {
+        const int32_t slot = s->wave.hits[h], i = s->fill_of[slot];
+        const bool counts = s->wave.layer == s->ahead.layer;
+        if (s->ahead_of[slot] >= 0) {
+            note_used(s, s->wave.layer);
+            s->ahead_of[slot] = -1;
+            s->ahead.n_taken += counts;
+        }
+        if (i < 0) {
+            s->wave.hits[n++] = slot;
+            continue;
+        }
+        s->fills[i].wanted = true;
+        s->n_wanted++;
+        expert_policy_protect(s->policy, slot, false); /* the fill's own protection becomes the lease's */
+        expert_reader_want(s->reader, i);
+    }
+    s->wave.n_hits = n;
+    if (s->ahead.due) expert_reader_drop_ahead(s->reader);
+    unprotect_ahead(s);
+}
+
+/* ---- a wave, as it is given out ---- */
+
 static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
     stream_store *s = self(base);
-    TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, expert_reader_pending(s->reader) > 0, err));
+    TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, s->n_wanted > 0, err));
+    take_in_ahead(s);
     s->wave_ns = os_now_ns();
     s->wave_stall_ns = s->counters.stall_ns;
     expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
+    claim_ahead(s);
     s->counters.evictions += (uint64_t)expert_policy_shrink(s->policy, current_limit(s));
     place_misses(s);
     return STATUS_OK;
@@ -94,60 +257,61 @@ static void give(stream_store *s, int32_t expert, int32_t slot, expert_lease *le
     s->n_leases++;
 }
 
-/* A fill is over: the bytes count when all came; a slot whose fill failed is empty. The slot stays protected when it succeeded. */
-static status finish_fill(stream_store *s, int32_t i, error *err) {
-    const fill *f = &s->fills[i];
-    status rc = expert_reader_outcome(s->reader, i, err);
-    if (rc == STATUS_OK) {
-        rc = s->base.bank->packed != NULL ? expert_pack_check(s->base.bank, f->layer, f->expert, slot_at(s, f->slot), err) : expert_bank_intact(s->base.bank, f->layer, f->expert, err);
-    }
-    s->free_fills[s->n_free_fills++] = i;
-    if (rc == STATUS_OK) {
-        s->counters.bytes_read += s->base.bank->layers[f->layer].file_bytes;
-        expert_slot_settle(s->base.bank, f->layer, f->expert, slot_at(s, f->slot));
-        return STATUS_OK;
-    }
-    expert_policy_forget(s->policy, f->slot);
-    expert_policy_protect(s->policy, f->slot, false);
-    return rc;
-}
-
 /* What of the wave's time was not spent waiting for reads went into computing. */
 static void end_wave(stream_store *s) {
     if (s->wave_ns != 0) s->counters.compute_ns += os_now_ns() - s->wave_ns - (s->counters.stall_ns - s->wave_stall_ns);
     s->wave_ns = 0;
 }
 
+/* What was read ahead and failed is read again for the wave, which is told if that fails too. */
+static void read_again(stream_store *s, const fill *f) {
+    s->counters.hits--;
+    s->counters.misses++;
+    s->wave.misses[s->wave.n_misses++] = f->expert; /* it was among the hits: there is room */
+}
+
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     stream_store *s = self(base);
-    place_misses(s);
     int32_t expert;
+    place_misses(s);
+    advance(s);
     const int32_t slot = expert_wave_next_hit(&s->wave, s->policy, &expert);
     if (slot >= 0) {
         expert_reader_go_on(s->reader);
         give(s, expert, slot, lease);
         return STATUS_OK;
     }
-    const int32_t i = expert_reader_next(s->reader, true, &s->counters.stall_ns);
-    if (i < 0) {
-        if (s->wave.next_miss == s->wave.n_misses) {
-            end_wave(s);
-            return STATUS_NOT_FOUND;
+    while (s->n_wanted > 0 || s->wave.next_miss < s->wave.n_misses) {
+        const int32_t i = expert_reader_next(s->reader, true, &s->counters.stall_ns);
+        if (i < 0) {
+            *lease = (expert_lease){.layer = s->wave.layer, .expert = s->wave.misses[s->wave.next_miss], .slot = -1};
+            return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->wave.layer,
+                             current_limit(s), s->slot_bytes, (long long)s->n_leases);
         }
-        *lease = (expert_lease){.layer = s->wave.layer, .expert = s->wave.misses[s->wave.next_miss], .slot = -1};
-        return error_set(err, STATUS_DOES_NOT_FIT, "experts: expert %d of layer %d finds no slot: the budget allows %d of %zu bytes each, and %lld are leased", lease->expert, s->wave.layer,
-                         current_limit(s), s->slot_bytes, (long long)s->n_leases);
+        const fill f = s->fills[i];
+        if (!f.wanted) {
+            finish_ahead(s, i);
+            place_misses(s);
+            continue;
+        }
+        const status rc = finish_fill(s, i, err);
+        if (rc == STATUS_OK) {
+            if (f.ahead) note_taken_late(s, &f);
+            give(s, f.expert, f.slot, lease);
+            return STATUS_OK;
+        }
+        if (f.ahead) {
+            read_again(s, &f);
+            place_misses(s);
+            continue;
+        }
+        s->counters.failed++;
+        *lease = (expert_lease){.layer = f.layer, .expert = f.expert, .slot = -1};
+        error_prefix(err, "experts: expert %d of layer %d", f.expert, f.layer);
+        return rc;
     }
-    const fill f = s->fills[i];
-    const status rc = finish_fill(s, i, err);
-    if (rc == STATUS_OK) {
-        give(s, f.expert, f.slot, lease);
-        return STATUS_OK;
-    }
-    s->counters.failed++;
-    *lease = (expert_lease){.layer = f.layer, .expert = f.expert, .slot = -1};
-    error_prefix(err, "experts: expert %d of layer %d", f.expert, f.layer);
-    return rc;
+    end_wave(s);
+    return STATUS_NOT_FOUND;
 }
 
 static void release(expert_store *base, const expert_lease *lease, vt_fence last_use) {
@@ -169,9 +333,15 @@ static void cancel(expert_store *base) {
     end_wave(s);
     expert_wave_drop_hits(&s->wave, s->policy);
     expert_reader_drop(s->reader);
+    unprotect_ahead(s);
+    s->ahead.layer = -1; /* nothing is to be learnt from it */
+    expert_ahead_end(&s->ahead);
     for (int32_t i; (i = expert_reader_next(s->reader, true, &s->counters.stall_ns)) >= 0;) {
         const int32_t slot = s->fills[i].slot;
-        if (finish_fill(s, i, NULL) == STATUS_OK) expert_policy_protect(s->policy, slot, false); /* it is there: it may as well be used */
+        if (!s->fills[i].wanted)
+            finish_ahead(s, i);
+        else if (finish_fill(s, i, NULL) == STATUS_OK)
+            expert_policy_protect(s->policy, slot, false); /* it is there: it may as well be used */
     }
 }
 
@@ -192,9 +362,10 @@ static status close_store(expert_store *base) {
     if (s->reader != NULL && s->policy != NULL) cancel(base);
     expert_reader_destroy(s->reader);
     expert_policy_destroy(s->policy);
-    void *const blocks[] = {s->block, s->generation, s->fills, s->free_fills};
+    void *const blocks[] = {s->block, s->generation, s->fill_of, s->ahead_of, s->fills, s->free_fills};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     expert_wave_deinit(&s->wave, s->m);
+    expert_ahead_deinit(&s->ahead, s->m);
     vt_buffer_free(&s->pinned);
     mem_free(s->m, s);
     return rc;
@@ -222,7 +393,8 @@ int64_t expert_stream_all_slots(const expert_bank *bank) {
     return n;
 }
 
-static int32_t count_fills(const expert_bank *bank, int64_t n_slots) { return n_slots < bank->max_experts ? (int32_t)n_slots : bank->max_experts; }
+/* Those of a wave and those of a hint. */
+static int32_t count_fills(const expert_bank *bank, int64_t n_slots) { return n_slots < 2 * (int64_t)bank->max_experts ? (int32_t)n_slots : 2 * bank->max_experts; }
 
 /* To begin padded slots at a page. */
 static size_t spare_bytes(const expert_bank *bank) { return bank->padded ? EXPERT_PAGE_BYTES : 0; }
@@ -240,8 +412,8 @@ size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots)
     const int32_t n_fills = count_fills(bank, n_slots);
     const size_t policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts), reader = expert_reader_bytes(n_fills, EXPERT_MAX_PARTS);
     if (policy == SIZE_MAX || reader == SIZE_MAX) return SIZE_MAX;
-    return policy + reader + sizeof(stream_store) + (size_t)n_slots * sizeof(uint64_t) + (size_t)n_fills * (sizeof(fill) + sizeof(int32_t)) +
-           expert_wave_bytes(bank) + 4 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return policy + reader + sizeof(stream_store) + (size_t)n_slots * (sizeof(uint64_t) + 2 * sizeof(int32_t)) + (size_t)n_fills * (sizeof(fill) + sizeof(int32_t)) +
+           expert_wave_bytes(bank) + expert_ahead_bytes(bank->max_experts) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 /* ---- create ---- */
@@ -260,11 +432,15 @@ static status allocate(stream_store *s, error *err) {
     }
     s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES * EXPERT_PAGE_BYTES) : p;
     s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
+    s->fill_of = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->fill_of);
+    s->ahead_of = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->ahead_of);
     s->fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->fills);
     s->free_fills = mem_calloc(s->m, MEM_MODEL, n_fills, sizeof *s->free_fills);
-    if (s->generation == NULL || s->fills == NULL || s->free_fills == NULL || !expert_wave_init(&s->wave, s->m, bank)) {
+    if (s->generation == NULL || s->fill_of == NULL || s->ahead_of == NULL || s->fills == NULL || s->free_fills == NULL || !expert_wave_init(&s->wave, s->m, bank) ||
+        !expert_ahead_init(&s->ahead, s->m, (expert_ahead_mode)s->opt.ahead, bank->max_experts)) {
         return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d slots", s->n_slots);
     }
+    for (int32_t i = 0; i < s->n_slots; i++) s->fill_of[i] = s->ahead_of[i] = -1;
     for (int32_t i = 0; i < s->n_fills; i++) s->free_fills[s->n_free_fills++] = i;
     return STATUS_OK;
 }
@@ -276,15 +452,21 @@ static status create(stream_store *s, error *err) {
     if (s->opt.policy > 0) kind = (expert_policy_kind)(s->opt.policy - 1);
     TRY(allocate(s, err));
     TRY(expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err));
-    TRY(expert_reader_choose(s->m, bank, s->opt.read_way, s->opt.n_readers, s->n_fills, s->memory, (size_t)s->n_slots * s->slot_bytes, &s->reader, &s->choice, err));
-    log_write(bank->padded ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "%s%s", s->choice.why, expert_reader_registered(s->reader) ? "; slots registered" : "");
+    TRY(expert_reader_choose(s->m, bank, s->opt.read_way, s->opt.n_readers, s->n_fills, s->opt.ahead != EXPERT_AHEAD_OFF, s->memory, (size_t)s->n_slots * s->slot_bytes, &s->reader, &s->choice, err));
+    static const char *const ahead[] = {"", "; experts of the next layer are read ahead while it pays", "; experts of the next layer are read ahead"};
+    log_write(bank->padded ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, "%s%s%s", s->choice.why, expert_reader_registered(s->reader) ? "; slots registered" : "",
+              ahead[expert_reader_can_read_ahead(s->reader) ? s->ahead.mode : EXPERT_AHEAD_OFF]);
     if (s->n_slots < cycle) {
         log_info("experts: %d slots are fewer than the %lld experts that one token takes: few of them will be found again", s->n_slots, (long long)cycle);
     }
     return STATUS_OK;
 }
 
-static bool holds(const expert_store *base, int32_t layer, int32_t expert) { return expert_policy_find(((const stream_store *)base)->policy, layer, expert) >= 0; }
+static bool holds(const expert_store *base, int32_t layer, int32_t expert) {
+    const stream_store *s = (const stream_store *)base;
+    const int32_t slot = expert_policy_find(s->policy, layer, expert);
+    return slot >= 0 && s->fill_of[slot] < 0;
+}
 
 status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err) {
     const int64_t least = expert_stream_min_slots(bank), most = expert_stream_all_slots(bank);
@@ -296,7 +478,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, holds, enter};
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint};
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;

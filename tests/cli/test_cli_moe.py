@@ -471,7 +471,8 @@ class Experts(MoeTest):
 
     def test_streamed_and_resident_say_the_same(self):
         texts = set()
-        for args in (("--experts", "resident"), ("--experts", "stream", "--host-experts", "min"), ("--experts", "stream", "--host-experts", "100K"), ("--host-experts", "all")):
+        stream = ("--experts", "stream", "--host-experts")
+        for args in (("--experts", "resident"), (*stream, "100K", "--expert-prefetch", "on"), (*stream, "min"), (*stream, "100K"), (*stream, "100K", "--expert-prefetch", "off"), ("--host-experts", "all")):
             result = self.complete("--json", *args).json
             texts.add(json.dumps(result["sequences"][0] if "sequences" in result else result["completions"][0] if "completions" in result else result["text"], sort_keys=True))
             x = result["experts"]
@@ -479,6 +480,11 @@ class Experts(MoeTest):
             self.assertEqual(x["tier"], "resident" if args[1] == "resident" else "stream")
             self.assertGreater(x["hits"] + x["misses"], 0)
             self.assertLessEqual(x["distinct"], 24)
+            if args[1] == "stream":
+                self.assertGreaterEqual(x["prefetched"], x["prefetch_used"] + x["prefetch_wasted"])
+                self.assertEqual((x["prefetch_used_bytes"], x["prefetch_wasted_bytes"]), (x["prefetch_used"] * 23040, x["prefetch_wasted"] * 23040))
+            if args[-1] in ("on", "off"):
+                self.assertEqual(x["prefetch_used"] > 0, args[-1] == "on")
             if args[-1] == "min":
                 self.assertGreater(x["evictions"], 0)
                 self.assertGreaterEqual(x["bytes"], x["misses"] * 23040)
@@ -518,6 +524,10 @@ class Experts(MoeTest):
         for way in ("io_uring", "pread"):
             self.assertIn("are read buffered", self.run_cli(*run, "--experts", "stream", "--expert-reader", way, code=1).err)
         self.fails(2, "has no experts", "complete", "-m", fixture("qwen3"), "--token-ids", self.IDS, "--expert-reader", "pread")
+        self.fails(2, "--experts resident streams none", *run, "--experts", "resident", "--expert-prefetch", "on")
+        self.assertIn("--expert-prefetch changes nothing", self.run_cli(*run, "--expert-prefetch", "on").err)
+        self.run_cli(*run, "--experts", "resident", "--expert-prefetch", "auto")
+        self.fails(2, "has no experts", "complete", "-m", fixture("qwen3"), "--token-ids", self.IDS, "--expert-prefetch", "on")
         self.assertIn("a plan runs nothing", self.run_cli("plan", "-m", self.MODEL, "--record-routing", self.path("trace"), code=2).err)
         self.assertFalse(os.path.exists(self.path("trace")))
 
@@ -526,6 +536,9 @@ class Experts(MoeTest):
         line = next(text for text in err.split("\n") if text.startswith("experts streamed"))
         for word in ("slots", "hits", "misses", "evictions", "distinct"):
             self.assertIn(word, line)
+        ahead = ("--experts", "stream", "--host-experts", "100K", "--expert-prefetch")
+        self.assertIn("experts read ahead of their layer", self.complete(*ahead, "on").err)
+        self.assertNotIn("read ahead", self.complete(*ahead, "off").err)
         self.assertIn("experts resident", self.complete("--experts", "resident").err)
 
     def test_below_the_least(self):

@@ -93,11 +93,14 @@ static void fresh_bank(void) {
 
 /* ---- engines ---- */
 
+static const char *prefetch = "on";
+
 static headrace_engine *load(const setting *s, const char *slots) {
     const char *const device = s->on_device ? "cuda" : "cpu";
     const bool least = s->on_device;
-    if (s->reader == NULL) return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "device", device, least ? "device-experts" : "ctx", least ? "min" : "0", NULL);
-    return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "expert-bank", bank, "expert-reader", s->reader, "device", device, least ? "device-experts" : "ctx", least ? "min" : "0", NULL);
+    if (s->reader == NULL) return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "device", device, least ? "device-experts" : "ctx", least ? "min" : "0", "expert-prefetch", prefetch, NULL);
+    return support_load(folder, "experts", "stream", "host-experts", slots, "threads", "2", "expert-bank", bank, "expert-reader", s->reader, "device", device, least ? "device-experts" : "ctx", least ? "min" : "0",
+                        "expert-prefetch", prefetch, NULL);
 }
 
 static const char *file_of(const setting *s) { return s->reader == NULL ? "model.safetensors" : "bank"; }
@@ -470,6 +473,7 @@ static void a_bank_cut_short(void **state) {
  */
 static void a_checkpoint_written_to(void **state) {
     (void)state;
+    prefetch = "off"; /* what was read ahead before is still right, and is held */
     for (int how = 0; how < 4; how++) {
         support_run r[REQUESTS], first = {.ids = ids[0], .n_ids = FEW, .want_logits = true};
         headrace_engine *e = load(&settings[0], "all");
@@ -504,6 +508,7 @@ static void a_checkpoint_written_to(void **state) {
         finish(e);
         fresh_tensors();
     }
+    prefetch = "on";
 }
 
 /* Another file under the same name, as a download that ends does it: the open one goes on. */

@@ -174,6 +174,7 @@ static void streamed(void **state) {
     if (!a->experts) return;
     const uint64_t budgets[] = {a->least, a->least + 1, a->all / 2, a->all};
     int n_both = 0;
+    uint64_t n_ahead = 0;
     for (int d = 0; d < 4; d++) {
         for (int h = 0; h < 4; h += d % 2 == 0 ? 1 : 3) {
             char device[32], host[32];
@@ -182,7 +183,7 @@ static void streamed(void **state) {
             posed_clear(gpu);
             gpu->time = (posed_time)((d + h) % 3);
             headrace_engine *e = support_load(fixture, "device", "cuda", "experts", "stream", "device-experts", d == 0 ? "min" : d == 3 ? "all" : device, "host-experts", h == 0 ? "min" : h == 3 ? "all" : host, "threads",
-                                              "2", "prefix-cache", "false", "max-batch-tokens", (d + h) % 2 ? "37" : "512", NULL);
+                                              "2", "prefix-cache", "false", "max-batch-tokens", (d + h) % 2 ? "37" : "512", "expert-prefetch", (d / 2 + h) % 2 ? "off" : "on", NULL);
             const uint64_t allocs = gpu->n.allocs, fences = gpu->n.fences;
             assert_int_equal(all_batches(a, e), 15);
             const headrace_stats st = support_stats(e);
@@ -195,19 +196,23 @@ static void streamed(void **state) {
             assert_int_equal(st.expert_failures, 0);
             assert_int_equal(st.expert_hits + st.expert_misses, st.device_expert_misses); /* the host is asked for what the device lacks */
             assert_true(st.device_expert_misses >= st.experts_distinct && st.device_expert_bytes > 0);
+            const uint64_t brought = st.expert_misses + st.experts_prefetch_used; /* to the host: missing, or read ahead */
             const bool device_full = budgets[d] < st.experts_distinct, host_full = budgets[h] < st.experts_distinct;
             if (device_full) assert_true(st.device_expert_evictions > 0 && st.device_expert_misses > st.experts_distinct);
             if (device_full && host_full) {
-                assert_true(st.expert_evictions > 0 && st.expert_misses > st.experts_distinct);
+                assert_true(st.expert_evictions > 0 && brought > st.experts_distinct);
                 n_both++;
             }
             if (budgets[d] == a->all) assert_true(st.device_expert_evictions == 0 && st.device_expert_hits > 0);
-            if (budgets[h] == a->all) assert_int_equal(st.expert_misses, st.experts_distinct);
+            if (budgets[h] == a->all) assert_int_equal(brought, st.experts_distinct);
+            assert_true((d / 2 + h) % 2 == 0 || st.experts_prefetched == 0);
+            n_ahead += st.experts_prefetch_used;
             headrace_free(e);
             nothing_left();
         }
     }
     assert_true(n_both > 0);
+    assert_true((a->moe_layers == 1) == (n_ahead == 0));
 }
 
 /* The tokens of a few prompts at once, `of` of them, generated from what is most likely. */

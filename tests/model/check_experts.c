@@ -40,6 +40,7 @@ static int free_resident(void **state) {
 /* Slots of one wave, of one token, and of all; bytes of one. */
 typedef struct sizes {
     uint64_t least, all, slot_bytes;
+    bool one_layer; /* of experts: there is no next to read ahead for */
 } sizes;
 
 static sizes read_sizes(void) {
@@ -50,39 +51,56 @@ static sizes read_sizes(void) {
     support_run_free(&r);
     const headrace_stats st = support_stats(e);
     s = (sizes){.least = st.expert_slots, .all = st.experts_total, .slot_bytes = st.expert_slot_bytes};
+    int n_layers = 0;
+    for (int32_t l = 0; l < e->model->moe->bank.n_layers; l++) n_layers += e->model->moe->bank.layers[l].n_experts > 0;
+    s.one_layer = n_layers == 1;
     headrace_free(e);
     assert_true(s.least > 0 && s.least < s.all && s.slot_bytes > 0);
     return s;
 }
 
-static void every_budget(void **state) {
-    const support_alone *a = *state;
+static void budgets_of(const support_alone *a, const char *prefetch) {
     const sizes s = read_sizes();
+    const bool off = strcmp(prefetch, "off") == 0;
     const uint64_t budgets[] = {s.least, s.least + 1, s.all / 4 > s.least ? s.all / 4 : s.least + 2, s.all / 2, s.all - 1, s.all};
     long compared = 0;
+    uint64_t n_ahead = 0;
     for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
         char size[32];
         snprintf(size, sizeof size, "%llu", (unsigned long long)(budgets[b] * s.slot_bytes));
         const char *const as[] = {b == 0 ? "min" : size, budgets[b] == s.all ? "all" : size};
-        headrace_engine *e = support_load(fixture, "experts", "stream", "host-experts", as[b == 0 ? 0 : 1], "threads", b % 2 ? "1" : "2", "max-batch-tokens", b % 3 ? "512" : "37", "prefix-cache", "false", NULL);
+        headrace_engine *e = support_load(fixture, "experts", "stream", "host-experts", as[b == 0 ? 0 : 1], "threads", b % 2 ? "1" : "2", "max-batch-tokens", b % 3 ? "512" : "37", "prefix-cache", "false", "expert-prefetch", prefetch, NULL);
         for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n++) compared += support_same_bits(a, e, n - 1, n, n == 2 ? 1 : n == 3 ? 3 : 0);
         const headrace_stats st = support_stats(e);
-        print_message("%s: %llu slots: %llu hits, %llu misses, %llu evictions, %llu bytes, %llu of %llu distinct\n", as[b == 0 ? 0 : 1], (unsigned long long)st.expert_slots,
-                      (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses, (unsigned long long)st.expert_evictions, (unsigned long long)st.expert_bytes_read,
-                      (unsigned long long)st.experts_distinct, (unsigned long long)st.experts_total);
+        print_message("%s, prefetch %s: %llu slots: %llu hits, %llu misses, %llu evictions, %llu bytes, %llu of %llu distinct; %llu read ahead, %llu of them taken, %llu given up\n", as[b == 0 ? 0 : 1],
+                      prefetch, (unsigned long long)st.expert_slots, (unsigned long long)st.expert_hits, (unsigned long long)st.expert_misses, (unsigned long long)st.expert_evictions,
+                      (unsigned long long)st.expert_bytes_read, (unsigned long long)st.experts_distinct, (unsigned long long)st.experts_total, (unsigned long long)st.experts_prefetched,
+                      (unsigned long long)st.experts_prefetch_used, (unsigned long long)st.experts_prefetch_wasted);
         assert_int_equal(st.experts_tier, HEADRACE_EXPERTS_STREAM);
         assert_int_equal(st.expert_slots, budgets[b]);
         assert_int_equal(st.n_hot_allocations, 0);
         assert_int_equal(st.expert_failures, 0);
         assert_true(st.memory_peak_bytes > 0 && st.memory_peak_bytes <= st.memory_planned_bytes);
-        assert_true(st.expert_misses >= st.experts_distinct && st.expert_bytes_read > 0 && st.expert_reads >= st.expert_misses);
+        /* an expert is read when it is missing, or ahead; what was read ahead is taken, given up, or waits */
+        const uint64_t brought = st.expert_misses + st.experts_prefetch_used;
+        assert_true(st.expert_misses > 0 && brought >= st.experts_distinct && st.expert_bytes_read > 0 && st.expert_reads >= brought);
+        assert_true(st.experts_prefetched >= st.experts_prefetch_used + st.experts_prefetch_wasted);
+        assert_true(st.expert_bytes_read * st.experts_prefetch_used == st.expert_prefetch_used * (st.expert_misses + st.experts_prefetched)); /* experts of a fixture are of one size */
+        assert_true(off ? st.experts_prefetched == 0 : st.experts_prefetched > 0 || st.experts_prefetch_used == 0);
         if (budgets[b] < st.experts_distinct)
-            assert_true(st.expert_evictions > 0 && st.expert_misses > st.experts_distinct);
+            assert_true(st.expert_evictions > 0 && brought > st.experts_distinct);
         else if (budgets[b] == s.all)
-            assert_true(st.expert_evictions == 0 && st.expert_misses == st.experts_distinct && st.expert_hits > 0);
+            assert_true(st.expert_evictions == 0 && brought == st.experts_distinct && st.expert_hits > 0);
+        n_ahead += st.experts_prefetch_used;
         headrace_free(e);
     }
     assert_int_equal(compared, 6 * (1 + 2 + 3 + 4 + 5));
+    assert_true((off || s.one_layer) == (n_ahead == 0));
+}
+
+static void every_budget(void **state) {
+    budgets_of(*state, "off");
+    budgets_of(*state, "on");
 }
 
 /* From a packed bank: one read an expert, the same bits; and with resident experts, which leave it alone. */
@@ -101,17 +119,24 @@ static void packed(void **state) {
     headrace_config_destroy(c);
     assert_int_equal(made.n_records, s.all);
     long compared = 0;
-    for (int b = 0; b < 3; b++) {
+    uint64_t n_ahead = 0;
+    for (int b = 0; b < 9; b++) { /* two budgets and resident; each way to read, with and without reading ahead */
+        static const char *const ways[] = {"io_uring", "pread", "buffered"};
+        const bool resident = b == 8, ahead = b < 6;
         /* a slot of a bank is whole pages: as many as make a third of the experts, or all */
         snprintf(size, sizeof size, "%llu", (unsigned long long)((s.all / 3 > s.least ? s.all / 3 : s.least) * ((s.slot_bytes + 4095) / 4096 * 4096)));
-        headrace_engine *e = support_load(fixture, "experts", b == 2 ? "resident" : "stream", b == 2 ? "ctx" : "host-experts", b == 0 ? "min" : b == 1 ? size : "0", "expert-bank", path, "threads", "2", NULL);
+        headrace_engine *e = support_load(fixture, "experts", resident ? "resident" : "stream", resident ? "ctx" : "host-experts", resident ? "0" : b % 2 == 0 ? "min" : size, "expert-bank", path, "threads", "2",
+                                          "expert-prefetch", ahead ? "on" : resident ? "auto" : "off", "expert-reader", resident ? "auto" : ways[b / 2 % 3], NULL);
         for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n += 2) compared += support_same_bits(a, e, n, n, 0);
         const headrace_stats st = support_stats(e);
-        assert_true(b == 2 ? st.expert_misses == 0 : st.expert_misses > 0 && st.expert_evictions > 0);
-        if (b < 2) assert_int_equal(st.expert_reads, st.expert_misses);
+        assert_true(resident ? st.expert_misses == 0 : st.expert_misses > 0 && st.expert_evictions > 0);
+        if (!resident && !ahead) assert_int_equal(st.expert_reads, st.expert_misses);
+        assert_true(ahead || st.experts_prefetched == 0);
+        n_ahead += st.experts_prefetch_used;
         headrace_free(e);
     }
-    assert_int_equal(compared, 3 * (1 + 3 + 5));
+    assert_true(s.one_layer == (n_ahead == 0));
+    assert_int_equal(compared, 9 * (1 + 3 + 5));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(dir), 0);
 }

@@ -29,6 +29,7 @@ typedef struct moe_case {
     int64_t fail_off_begin, fail_off_end; /* reads that touch this range of the file fail; end 0: none */
     bool gate;                            /* reads wait until it is opened */
     int n_waiting, n_reads;
+    uint64_t read_off[512]; /* where each read began, by its number */
 } moe_case;
 
 static inline float case_value(int layer, int expert, int part, int64_t i) { return (float)(layer * 100000 + expert * 1000 + part * 100) + (float)i / 64.0f; }
@@ -36,7 +37,7 @@ static inline float case_value(int layer, int expert, int part, int64_t i) { ret
 static inline status case_read(void *ctx, const os_file *f, uint64_t off, void *dst, size_t n, error *err) {
     moe_case *k = ctx;
     pthread_mutex_lock(&k->lock);
-    k->n_reads++;
+    k->read_off[k->n_reads++ % 512] = off;
     k->n_waiting++;
     pthread_cond_broadcast(&k->change);
     while (k->gate) pthread_cond_wait(&k->change, &k->lock);

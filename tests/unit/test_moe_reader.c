@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "load/source_impl.h"
+#include "moe/expert_ahead.h"
 #include "moe/expert_pack.h"
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_store.h"
@@ -173,6 +174,14 @@ static void good_set(expert_store *s, int layer, const int32_t *ids, int32_t n) 
     if (run_set(s, layer, ids, n, &err) != 0) fail_msg("%s", err.text);
 }
 
+static expert_store *make_ahead(reader_case *k, int n_slots, int way) {
+    error err = {0};
+    expert_store *s = NULL;
+    const expert_stream_options opt = {.budget_bytes = (size_t)n_slots * k->bank.stream_slot_bytes, .read_way = way + 1, .rolling = true, .ahead = EXPERT_AHEAD_ON};
+    if (expert_store_stream_create(k->m, &k->bank, &opt, &s, &err) != STATUS_OK) fail_msg("%s: %s", way_names[way], err.text);
+    return s;
+}
+
 static const int32_t all[EXPERTS] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 static void sweep(expert_store *s, int steps) {
@@ -197,6 +206,35 @@ static void put_byte(const char *path, uint64_t off, int flip) {
     assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
     assert_int_not_equal(fputc(c ^ flip, f), EOF);
     fclose(f);
+}
+
+/* A sweep whose layers hint at what comes next, rightly for most; short and interrupted reads on the way. Returns how many experts of the hints were taken. */
+static uint64_t sweep_ahead(expert_store *s, int steps) {
+    uint64_t r = 7;
+    int32_t ids[EXPERTS], n = 3, next[EXPERTS] = {1, 4, 6};
+    for (int i = 0; i < steps * LAYERS; i++) {
+        error err = {0};
+        memcpy(ids, next, sizeof ids);
+        const int32_t now = n;
+        int32_t hint[EXPERTS], n_hint = 0;
+        r = r * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        n = 0;
+        for (int32_t e = 0; e < EXPERTS; e++) {
+            if (r >> (33 + e) & 1) next[n++] = e;
+            if ((r >> (33 + e) & 1) != (r >> (41 + e) % 16 == 0)) hint[n_hint++] = e;
+        }
+        if (n == 0) next[n++] = 2;
+        s->enter(s, i % LAYERS);
+        assert_int_equal(s->begin(s, i % LAYERS, ids, now, &err), STATUS_OK);
+        s->hint(s, (i + 1) % LAYERS, hint, n_hint);
+        int given = 0;
+        for (expert_lease l; s->next_ready(s, &l, &err) == STATUS_OK; given++) {
+            check_lease(&l);
+            s->release(s, &l, (vt_fence){0});
+        }
+        assert_int_equal(given, now);
+    }
+    return count(s).n_prefetch_used;
 }
 
 /* ---- ways that this machine has ---- */
@@ -363,6 +401,58 @@ static void a_file_written_to(void **state) {
 }
 
 /* One read that comes last of all: the others are given out meanwhile. */
+/* Reading ahead by each way, with experts of several pieces: right bytes also where reads come short or are interrupted, and an error ahead is nobody's. */
+static void ahead_by_each_way(void **state) {
+    (void)state;
+    for (int way = 0; way < ALL_WAYS; way++) {
+        if (!have_way[way]) continue;
+        for (int spoilt = 0; spoilt < 2; spoilt++) {
+            reader_case k;
+            open_case(&k);
+            expert_store *s = make_ahead(&k, 8, way);
+            fault.short_every = spoilt ? 3 : 0;
+            fault.interrupt_every = spoilt ? 5 : 0;
+            const uint64_t allocs = mem_alloc_count(k.m);
+            assert_true(sweep_ahead(s, 40) > 0);
+            assert_int_equal(mem_alloc_count(k.m), allocs);
+            const expert_counters c = count(s);
+            assert_true(c.misses > 0 && c.evictions > 0 && c.failed == 0 && c.disk_ns > 0);
+            assert_int_equal(s->close(s), STATUS_OK);
+            close_case(&k);
+        }
+        if (way == EXPERT_READ_BUFFERED) continue; /* whose errors test_moe_ahead makes */
+        reader_case k;
+        error err = {0};
+        open_case(&k);
+        expert_store *s = make_ahead(&k, 8, way);
+        const int32_t hint[] = {2, 5}, others[] = {3, 5};
+        for (int wanted = 0; wanted < 2; wanted++) {
+            s->enter(s, 0);
+            assert_int_equal(s->begin(s, 0, all, 0, &err), STATUS_OK);
+            pthread_mutex_lock(&fault.lock);
+            fault.fail_begin = k.experts_at + span_off(1, 2, 0);
+            fault.fail_end = fault.fail_begin + 1;
+            pthread_mutex_unlock(&fault.lock);
+            s->hint(s, 1, hint, 2);
+            if (wanted == 0) {
+                good_set(s, 1, others, 2); /* 2 fails, or is dropped; nobody wanted it */
+            } else {
+                const int failed = run_set(s, 1, hint, 2, &err);
+                assert_int_equal(failed, 1);
+                assert_contains(err.text, "expert 2 of layer 1");
+            }
+            pthread_mutex_lock(&fault.lock);
+            fault.fail_end = 0;
+            pthread_mutex_unlock(&fault.lock);
+            good_set(s, 1, hint, 2);
+            good_set(s, 2, all, EXPERTS);
+        }
+        assert_int_equal(count(s).failed, 1);
+        assert_int_equal(s->close(s), STATUS_OK);
+        close_case(&k);
+    }
+}
+
 static void a_late_read_holds_up_nobody(void **state) {
     (void)state;
     need_ring();
@@ -695,7 +785,7 @@ static void every_failing_allocation(void **state) {
         for (uint64_t n = 0;; n++) {
             error err = {0};
             expert_store *s = NULL;
-            const expert_stream_options opt = {.budget_bytes = 8 * k.bank.stream_slot_bytes, .read_way = way + 1};
+            const expert_stream_options opt = {.budget_bytes = 8 * k.bank.stream_slot_bytes, .read_way = way + 1, .ahead = EXPERT_AHEAD_AUTO};
             mem_fail_after(k.m, n);
             const status rc = expert_store_stream_create(k.m, &k.bank, &opt, &s, &err);
             mem_fail_off(k.m);
@@ -722,6 +812,7 @@ static void every_failing_allocation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_bytes_by_each_way),
+        cmocka_unit_test(ahead_by_each_way),
         cmocka_unit_test(neighbours_are_one_read),
         cmocka_unit_test(short_and_interrupted_reads_go_on),
         cmocka_unit_test(a_read_error_fails_one_expert),

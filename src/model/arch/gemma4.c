@@ -270,14 +270,22 @@ static status add_per_layer(block_ctx *c, int l, vt_tensor x) {
 }
 
 /* The router sees the un-normed stream, brought to unit size and scaled per channel. */
+static status router_input(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
+    TRY(block_norm(c, out, x, W_ROUTER_NORM, l));
+    return block_scale(c, out, 1.0f / sqrtf((float)c->m->hp.n_embd));
+}
+
 static status experts(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
-    static const block_moe_params p = {.router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f}, .activation = MOE_GELU};
+    static const block_moe_params p = {
+        .router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f},
+        .activation = MOE_GELU,
+        .router_input = router_input,
+    };
     const size_t mark = ws_mark(c);
     vt_tensor routed, h;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &routed));
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
-    TRY(block_norm(c, routed, x, W_ROUTER_NORM, l));
-    TRY(block_scale(c, routed, 1.0f / sqrtf((float)c->m->hp.n_embd)));
+    TRY(router_input(c, routed, x, l));
     TRY(block_norm(c, h, x, W_EXPERTS_NORM, l));
     TRY(block_moe(c, out, h, routed, l, &p));
     ws_release(c, mark);
