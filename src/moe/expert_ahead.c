@@ -22,17 +22,18 @@ size_t expert_ahead_bytes(int32_t max_experts) { return 3 * (size_t)max_experts 
 static bool is_few(int64_t n, int32_t n_experts) { return 2 * n <= n_experts; }
 
 bool expert_ahead_wants(expert_ahead *a, int64_t n_asked, int32_t n_experts) {
-    expert_ahead_ledger *l = &a->ledgers[is_few(n_asked, n_experts)];
+    a->next_few = is_few(n_asked, n_experts);
+    expert_ahead_ledger *l = &a->ledgers[a->next_few];
     if (a->mode != EXPERT_AHEAD_AUTO) return a->mode == EXPERT_AHEAD_ON;
     if (l->rest == 0) return true;
     l->rest--;
     return false;
 }
 
-void expert_ahead_set(expert_ahead *a, int32_t layer, const int32_t *ids, int32_t n, int32_t n_experts) {
+void expert_ahead_set(expert_ahead *a, int32_t layer, const int32_t *ids, int32_t n) {
     expert_ahead_end(a);
     a->layer = layer;
-    a->few = is_few(n, n_experts);
+    a->few = a->next_few;
     a->n = n;
     memcpy(a->ids, ids, (size_t)n * sizeof *ids);
 }

@@ -190,7 +190,7 @@ static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t 
     stream_store *s = self(base);
     if (!expert_reader_can_read_ahead(s->reader)) return;
     end_hint(s);
-    expert_ahead_set(&s->ahead, layer, ids, n, s->base.bank->layers[layer].n_experts);
+    expert_ahead_set(&s->ahead, layer, ids, n);
     advance(s);
 }
 

@@ -375,6 +375,12 @@ static void rests_grow(void **state) {
     assert_false(expert_ahead_wants(&a, 2, 16));
     assert_int_equal(a.ledgers[1].rest, EXPERT_AHEAD_REST - 1);
     assert_true(expert_ahead_wants(&a, 9, 16));
+    /* a hint is in the books of the question before it, whatever it names */
+    assert_true(expert_ahead_wants(&a, 9, 16));
+    expert_ahead_set(&a, 1, (const int32_t[]){3}, 1);
+    a.n_read = EXPERT_AHEAD_WINDOW;
+    expert_ahead_end(&a);
+    assert_false(expert_ahead_wants(&a, 9, 16));
     a.mode = EXPERT_AHEAD_ON;
     assert_true(expert_ahead_wants(&a, 2, 16));
     expert_ahead_deinit(&a, m);
