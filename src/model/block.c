@@ -46,6 +46,7 @@ void block_find_bf16_rows(model *m, const vt_queue *q) {
         if (vt_can_run(q, VT_OP_PAGED_ATTENTION, vt_sig_make(VT_F32, (vt_dtype)kv, VT_BF16), NULL) == STATUS_OK) m->bf16_attention |= 1ull << kv;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         for (int w = 0; w < VT_DTYPE_COUNT; w++) {
+            if (w == VT_F8_E4M3) continue; /* with rounded activations Gemma 4 in FP8 is 1.1e-1 away, where 8e-2 is allowed */
             if (vt_can_run(q, kinds[i].op, vt_sig_make(VT_BF16, (vt_dtype)w, kinds[i].third), NULL) == STATUS_OK) m->bf16_rows[product_of(kinds[i].op)][w] |= 1ull << kinds[i].third;
         }
     }

@@ -102,7 +102,7 @@ NODISCARD status vt_mul_scalar(vt_queue *q, const vt_tensor *out, const vt_tenso
 NODISCARD status vt_add(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *b, error *err);
 
 /**
- * out[M,N] = a[M,K] . (b * scale)^T, float(b[n,k]) = value(b[n,k]) * scale[n / block_n, k / block_k], one F32 product; then as vt_matmul_bt with F32 a, sixteen lanes.
+ * out[M,N] = a[M,K] . (b * scale)^T, float(b[n,k]) = value(b[n,k]) * scale[n / block_n, k / block_k], one F32 product; then as vt_matmul_bt with F32 or BF16 a, sixteen lanes.
  * b F8_E4M3 [N,K] with scale F32, BF16 or F16 [ceil(N / block_n), ceil(K / block_k)] (last blocks may be partial; a scale per row: block_n 1, block_k K), or
  * F4_E2M1 [N,K] with scale F8_E8M0 [N, K / 32] (block_n 1, block_k 32). Rows of b are contiguous, their stride is free; so is the row stride of scale. out F32.
  */

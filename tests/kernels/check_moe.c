@@ -19,7 +19,7 @@ static void shape_label(const check_case *c, char *label, size_t n) {
 
 static bool add_scaled(check_case *c, int64_t m, int64_t n, int64_t k, int32_t block_n, int32_t block_k, bool pad) {
     c->call.p.scale = (vt_scale_params){block_n, block_k};
-    if (CASE_ADD(c, VT_F32, pad, m, n) < 0 || CASE_ADD(c, VT_F32, pad, m, k) < 0 || CASE_ADD(c, sig(c, 1), pad, n, k) < 0) return false;
+    if (CASE_ADD(c, VT_F32, pad, m, n) < 0 || CASE_ADD(c, sig(c, 0), pad, m, k) < 0 || CASE_ADD(c, sig(c, 1), pad, n, k) < 0) return false;
     if (CASE_ADD(c, sig(c, 2), pad, (n + block_n - 1) / block_n, (k + block_k - 1) / block_k) < 0) return false;
     for (int i = 1; i < 4; i++) case_fill(c, i, 2.0);
     c->by_row = 3;
@@ -34,6 +34,14 @@ static bool make_scaled(check_case *c, int64_t i) {
     int64_t k = f4 ? 32 * (1 + i % 9) : widths[i % 14], m = i == 1 ? 0 : 1 + rng_below(r, 9), n = i == 2 ? 0 : 1 + rng_below(r, 40);
     c->special = i % 8 == 5;
     int32_t block_n = f4 ? 1 : (int32_t)RNG_PICK(r, 1, 3, 16, 128), block_k = f4 ? 32 : (int32_t)RNG_PICK(r, 1, 5, 32, 128);
+    if (c->aligned) { /* matrix units: few rows and many, K in parts of several sizes, scales a row, a block, a tensor */
+        m = i % 3 == 0 ? RNG_PICK(r, 33, 65, 129, 150) : i % 3 == 1 ? 1 + rng_below(r, 9) : RNG_PICK(r, 15, 16, 17, 32, 33);
+        n = RNG_PICK(r, 1, 15, 16, 17, 40, 129);
+        k = 32 * RNG_PICK(r, 1, 2, 3, 4, 7, 16, 31, 65);
+        block_n = f4 ? 1 : i % 4 == 0 ? 1 : i % 4 == 1 ? (int32_t)n : 128;
+        block_k = f4 ? 32 : i % 4 < 2 ? (int32_t)k : 64 * (1 + (int32_t)rng_below(r, 3));
+        return add_scaled(c, m, n, k, block_n, block_k, true);
+    }
     return add_scaled(c, m, n, k, block_n, f4 || block_n > 1 ? block_k : (int32_t)k, true);
 }
 
@@ -41,7 +49,7 @@ static void expect_scaled(check_case *c) {
     const vt_tensor *a = &c->t[1], *b = &c->t[2], *scale = &c->t[3];
     int64_t n_k = a->dim[1];
     for (int64_t m = 0; m < a->dim[0]; m++) {
-        decode_row(VT_F32, tensor_row_at(a, m), n_k, a_row);
+        decode_row(a->dtype, tensor_row_at(a, m), n_k, a_row);
         for (int64_t n = 0; n < b->dim[0]; n++) {
             decode_row(b->dtype, tensor_row_at(b, n), n_k, b_row);
             decode_row(scale->dtype, tensor_row_at(scale, n / c->call.p.scale.block_n), scale->dim[1], s_row);
@@ -58,7 +66,7 @@ static void expect_scaled(check_case *c) {
 }
 
 static void bench_scaled(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n_label) {
-    static const int64_t shapes[][3] = {{1, 8192, 4096}, {128, 1024, 4096}, {1, 8, 256}};
+    static const int64_t shapes[][3] = {{1, 8192, 4096}, {128, 1024, 4096}, {1, 24576, 4096}, {8, 24576, 4096}, {64, 24576, 4096}, {1, 2816, 4096}, {4096, 4096, 4096}, {1, 8, 256}};
     const int64_t *s = shapes[shape];
     bool f4 = sig(c, 1) == VT_F4_E2M1;
     if (!add_scaled(c, s[0], s[1], s[2], f4 ? 1 : 128, f4 ? 32 : 128, false)) return;
@@ -397,7 +405,7 @@ static void bench_gate(check_case *c, int shape, double *bytes, double *flops, c
     snprintf(label, n_label, "rows=%lld d=%lld", (long long)rows, (long long)d);
 }
 
-const check_op check_matmul_bt_scaled = {VT_OP_MATMUL_BT_SCALED, 12.0, make_scaled, expect_scaled, NULL, bench_scaled, 3};
+const check_op check_matmul_bt_scaled = {VT_OP_MATMUL_BT_SCALED, 12.0, make_scaled, expect_scaled, NULL, bench_scaled, 8};
 const check_op check_matmul_kn = {VT_OP_MATMUL_KN, 12.0, make_kn, expect_kn, NULL, bench_kn, 3};
 const check_op check_router_topk = {VT_OP_ROUTER_TOPK, 0.0, make_router, NULL, verify_router, bench_router, 2};
 const check_op check_moe_combine = {VT_OP_MOE_COMBINE, 8.0, make_combine, expect_combine, NULL, bench_combine, 2};

@@ -42,12 +42,11 @@ static void scaled_task(void *ctx, int64_t begin, int64_t end, int thread) {
     const vt_scale_params p = call->p.scale;
     for (int64_t i = begin; i < end; i++) {
         const int64_t n = i / a->dim[0], m = i % a->dim[0];
-        const float *x = (const void *)cpu_row(a, m);
-        const uint8_t *w = cpu_row(b, n), *s = cpu_row(scale, n / p.block_n);
+        const uint8_t *x = cpu_row(a, m), *w = cpu_row(b, n), *s = cpu_row(scale, n / p.block_n);
         float lanes[CPU_LANES] = {0};
         for (int64_t k = 0; k < a->dim[1]; k++) {
             const float value = element(b->dtype, w, k) * element(scale->dtype, s, k / p.block_k);
-            lanes[k % CPU_LANES] = fmaf(x[k], value, lanes[k % CPU_LANES]);
+            lanes[k % CPU_LANES] = fmaf(element(a->dtype, x, k), value, lanes[k % CPU_LANES]);
         }
         store(out, m, n, cpu_sum_lanes(lanes));
     }

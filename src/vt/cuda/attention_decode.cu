@@ -41,7 +41,7 @@ template <class S> static int32_t splits_of(const vt_queue *q, const attention_t
     const int64_t resident = (gpu_device(q)->shared_bytes + 1024) / (S::BYTES + 1024), slots = (resident < 8 ? resident : 8) * gpu_device(q)->n_multiprocessors;
     const int64_t blocks = n_items * a->k.dim[1] * a->n_chunks, tiles = gpu_ceil(a->map.pages.dim[1] * a->map.page_tokens, S::BK);
     const int64_t window = a->p.window > 0 ? a->p.window / S::BK + 2 : tiles;
-    int64_t n = gpu_ceil(3 * slots, blocks), most = gpu_ceil(window < tiles ? window : tiles, ATTENTION_MIN_TILES);
+    int64_t n = gpu_ceil(3 * slots, blocks), most = window < tiles ? window : tiles;
     if (n > most) n = most;
     const int64_t each = n_items * a->query.dim[1] * (a->v_width + 2) * 4, room = CUDA_WORKSPACE_BYTES / (each > 0 ? each : 1);
     if (n > room) n = room;

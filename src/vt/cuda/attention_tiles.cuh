@@ -108,7 +108,7 @@ template <bool HALF_, int D_, int DV_, int WM_, int WN_, int MT_, int BK_, int S
     static const int THREADS = WM * WN * 32, BM = WM * MT * 16, KEYS = BK / WN, NT = KEYS / 8, DW = DV / WN, NO = DW / 8;
     static const int K_BYTES = BK * D * 2, V_BYTES = SHARE ? 0 : BK * DV * 2, P_ROW = BK * 2 + 16;
     static const int Q_AT = 0, K_AT = BM * D * 2, V_AT = K_AT + STAGES * K_BYTES, P_AT = V_AT + STAGES * V_BYTES;
-    static const int RED_AT = P_AT + (WN > 1 ? BM * P_ROW : 0), ROW_AT = RED_AT + WN * BM * 4, PLACE_AT = ROW_AT + 3 * BM * 4, SEG_AT = PLACE_AT + 4 * BK * 8;
+    static const int RED_AT = P_AT + (WN > 1 ? BM * P_ROW : 0), ROW_AT = RED_AT + WN * BM * 4, PLACE_AT = ROW_AT + 3 * BM * 4, SEG_AT = PLACE_AT + 4 * BK * 16;
     static const int BYTES = SEG_AT + (BM + 4) * 4;
 };
 
@@ -138,12 +138,8 @@ GPU_FN int64_t attention_row_of(const attention_tiles_args &a, int64_t item) {
     return attention_segment(a, row) == item && attention_segment(a, row + 1) != item ? row : -1;
 }
 
-/* The tiles of BK of a split: the row's, from `first` to `last`, in even shares of at least MIN_TILES. */
-static const int ATTENTION_MIN_TILES = 4;
-GPU_HD int attention_share(int n_tiles, int n_splits) {
-    int share = (n_tiles + n_splits - 1) / n_splits;
-    return share > ATTENTION_MIN_TILES ? share : ATTENTION_MIN_TILES;
-}
+/* Tiles of a share of a row's positions. */
+GPU_HD int attention_share(int n_tiles, int n_splits) { return (n_tiles + n_splits - 1) / n_splits; }
 
 template <class S> struct attention_tile {
     const attention_tiles_args &a;
@@ -156,7 +152,8 @@ template <class S> struct attention_tile {
     __device__ __forceinline__ int *row_pos() const { return (int *)(shared + S::ROW_AT); }
     __device__ __forceinline__ int *row_start() const { return row_pos() + S::BM; }
     __device__ __forceinline__ float *row_factor() const { return (float *)(row_pos() + 2 * S::BM); }
-    __device__ __forceinline__ int2 *places(int tile) const { return (int2 *)(shared + S::PLACE_AT) + (tile & 3) * S::BK; }
+    /* Of the positions of a tile: bytes into the keys, then into the values; -1 for one that is not read. */
+    __device__ __forceinline__ int64_t *places(int tile) const { return (int64_t *)(shared + S::PLACE_AT) + (tile & 3) * (2 * S::BK); }
     __device__ __forceinline__ int *segs() const { return (int *)(shared + S::SEG_AT); }
 
     /* Queries of rows row0 .. row0 + n - 1 into shared memory. */
@@ -201,46 +198,45 @@ template <class S> struct attention_tile {
         }
     }
 
-    /* Pages of the positions of a tile; -1 for one outside [from, to]. */
     __device__ __forceinline__ void find_places(int tile, int seg, int from, int to) const {
         for (int i = threadIdx.x; i < S::BK; i += S::THREADS) {
-            const int64_t j = (int64_t)tile * S::BK + i;
-            int2 place = make_int2(-1, 0);
+            const int j = tile * S::BK + i;
+            int64_t k = -1, v = -1;
             if (j >= from && j <= to && seg >= 0 && seg < a.map.pages.dim[0]) {
-                const int p = (int)j / (int)a.map.page_tokens;
-                int page = p < a.map.pages.dim[1] ? *(const int32_t *)(a.map.pages.data + seg * a.map.pages.stride[0] + p * a.map.pages.stride[1]) : 0;
-                place = make_int2(page >= 0 && page < a.k.dim[0] ? page : 0, (int)j - p * (int)a.map.page_tokens);
+                const int p = j / (int)a.map.page_tokens, slot = j - p * (int)a.map.page_tokens;
+                int64_t page = p < a.map.pages.dim[1] ? *(const int32_t *)(a.map.pages.data + seg * a.map.pages.stride[0] + p * a.map.pages.stride[1]) : 0;
+                if (page < 0 || page >= a.k.dim[0]) page = 0;
+                k = page * a.k.stride[0] + slot * a.k.stride[2];
+                v = page * a.v.stride[0] + slot * a.v.stride[2];
             }
-            places(tile)[i] = place;
+            places(tile)[i] = k;
+            places(tile)[S::BK + i] = v;
         }
     }
 
-    template <int WIDTH> __device__ __forceinline__ void load(uint32_t to, const gpu_view &cache, int width, int tile) const {
-        const int2 *place_of = places(tile);
+    template <int WIDTH> __device__ __forceinline__ void load(uint32_t to, const gpu_view &cache, int width, const int64_t *place_of) const {
         const uint8_t *from = cache.data + kv_head * cache.stride[1];
+        const int N = S::BK * (WIDTH / 8);
 #pragma unroll 8
-        for (int i0 = 0; i0 < S::BK * (WIDTH / 8); i0 += S::THREADS) {
-            const int i = i0 + threadIdx.x;
-            if (S::BK * (WIDTH / 8) % S::THREADS != 0 && i >= S::BK * (WIDTH / 8)) break;
-            const int r = i / (WIDTH / 8), c = i % (WIDTH / 8);
-            const int2 place = place_of[r];
-            const bool there = place.x >= 0 && c * 8 < width;
-            const uint8_t *row = from + (int64_t)(there ? place.x : 0) * cache.stride[0] + (int64_t)(there ? place.y : 0) * cache.stride[2];
+        for (int i0 = 0; i0 < N; i0 += S::THREADS) {
+            const int i = i0 + threadIdx.x, r = i / (WIDTH / 8), c = i % (WIDTH / 8);
+            if (N % S::THREADS != 0 && i >= N) break;
+            const int64_t place = place_of[r];
+            const bool there = place >= 0 && c * 8 < width;
+            const uint8_t *row = from + (there ? place : 0);
             const uint32_t at = attention_at(to, WIDTH * 2, r, c);
-            if (a.aligned) {
+            if (a.aligned)
                 attention_copy16(at, row + (there ? c * 16 : 0), there);
-            } else {
-                uint4 x = there ? attention_eight(row, c * 8, width) : make_uint4(0, 0, 0, 0);
-                *(uint4 *)(shared + (at - base)) = x;
-            }
+            else
+                *(uint4 *)(shared + (at - base)) = there ? attention_eight(row, c * 8, width) : make_uint4(0, 0, 0, 0);
         }
     }
 
     __device__ __forceinline__ uint32_t k_at(int stage) const { return base + S::K_AT + stage * S::K_BYTES; }
     __device__ __forceinline__ uint32_t v_at(int stage) const { return S::SHARE ? k_at(stage) : base + S::V_AT + stage * S::V_BYTES; }
-    __device__ __forceinline__ void load_keys(int tile, int stage) const { load<S::D>(k_at(stage), a.k, a.width, tile); }
+    __device__ __forceinline__ void load_keys(int tile, int stage) const { load<S::D>(k_at(stage), a.k, a.width, places(tile)); }
     __device__ __forceinline__ void load_values(int tile, int stage) const {
-        if (!S::SHARE) load<S::DV>(v_at(stage), a.v, a.v_width, tile);
+        if (!S::SHARE) load<S::DV>(v_at(stage), a.v, a.v_width, places(tile) + S::BK);
     }
 
     /* s = queries of the warp times its keys of the tile. */
@@ -250,20 +246,27 @@ template <class S> struct attention_tile {
 #pragma unroll
             for (int n = 0; n < S::NT; n++) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
         const uint32_t q = base + S::Q_AT;
-        if constexpr (S::NT == 1) {
+        if constexpr (S::NT == 1) { /* even and odd steps of sixteen apart: one multiplication need not wait for the other */
+            float odd[S::MT][4];
+#pragma unroll
+            for (int m = 0; m < S::MT; m++) odd[m][0] = odd[m][1] = odd[m][2] = odd[m][3] = 0.0f;
 #pragma unroll 4
             for (int k = 0; k < S::D / 32; k++) {
                 uint32_t b[4];
                 attention_ldmatrix(b, attention_at(keys, S::D * 2, wn * S::KEYS + lane % 8, 4 * k + lane / 8));
 #pragma unroll
-                for (int h = 0; h < 2; h++)
+                for (int m = 0; m < S::MT; m++) {
+                    uint32_t x[2][4];
 #pragma unroll
-                    for (int m = 0; m < S::MT; m++) {
-                        uint32_t x[4];
-                        attention_ldmatrix(x, attention_at(q, S::D * 2, (wm * S::MT + m) * 16 + lane % 16, 4 * k + 2 * h + lane / 16));
-                        attention_mma<S::HALF>(s[m][0], x, b[2 * h], b[2 * h + 1]);
-                    }
+                    for (int h = 0; h < 2; h++) attention_ldmatrix(x[h], attention_at(q, S::D * 2, (wm * S::MT + m) * 16 + lane % 16, 4 * k + 2 * h + lane / 16));
+                    attention_mma<S::HALF>(s[m][0], x[0], b[0], b[1]);
+                    attention_mma<S::HALF>(odd[m], x[1], b[2], b[3]);
+                }
             }
+#pragma unroll
+            for (int m = 0; m < S::MT; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[m][0][i] += odd[m][i];
         } else {
 #pragma unroll 4
             for (int k = 0; k < S::D / 16; k++) {

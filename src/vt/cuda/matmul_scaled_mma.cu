@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * BF16 activations times FP8 or MXFP4 weights on matrix units (m16n8k16, the weights are operand a): decode, and everything where there is
+ * no wgmma. A block has sixteen rows of weights; its eight warps share K in even parts and their sums are added in ascending order. A lane
+ * reads sixteen bytes of a row at a time; which k a place of the multiplication stands for is free, so it is what the lane holds.
+ *
+ * Numbers: weights and products are exact. FP8: the F32 sum of 64 k, then sum = fma(that, scale, sum). MXFP4: the scale is a power of two
+ * and goes into the weight, which stays exact. A NaN weight makes its output NaN.
+ */
+#include "vt/cuda/gpu_mma.cuh"
+#include "vt/cuda/gpu_narrow.cuh"
+#include "vt/cuda/matmul_scaled.cuh"
+
+static const int SCALED_WARPS = 8, SCALED_THREADS = SCALED_WARPS * 32, SCALED_ROWS = 16;
+
+GPU_FN uint4 scaled_stream(const uint8_t *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+/* One chunk of a warp: 64 k of FP8, 128 of FP4. */
+template <int TB> struct scaled_chunk {
+    static const int PER_LANE = TB == VT_F8_E4M3 ? 16 : 32, K = 4 * PER_LANE;
+    uint4 w[2];
+    uint32_t e[2]; /* FP4: scales of the two rows */
+};
+
+template <int TB> GPU_FN void scaled_load(scaled_chunk<TB> &c, const scaled_args &a, const uint8_t *const (&w)[2], const uint8_t *const (&s)[2], int k, bool inside) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        c.w[h] = make_uint4(0, 0, 0, 0);
+        c.e[h] = 0;
+        if (!inside) continue;
+        c.w[h] = scaled_stream(w[h] + (TB == VT_F8_E4M3 ? k : k / 2));
+        if (TB == VT_F4_E2M1) c.e[h] = s[h][k / 32];
+    }
+}
+
+template <int TB, int NT> GPU_FN void scaled_multiply(float (&d)[NT][4], const scaled_chunk<TB> &c, const uint8_t *const (&x)[NT], int k, bool inside) {
+    const uint32_t w[2][4] = {{c.w[0].x, c.w[0].y, c.w[0].z, c.w[0].w}, {c.w[1].x, c.w[1].y, c.w[1].z, c.w[1].w}};
+    if constexpr (TB == VT_F8_E4M3) {
+        uint32_t b[NT][8];
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 v = inside && x[n] ? ((const uint4 *)(x[n] + k * 2))[i] : make_uint4(0, 0, 0, 0);
+                b[n][4 * i] = v.x, b[n][4 * i + 1] = v.y, b[n][4 * i + 2] = v.z, b[n][4 * i + 3] = v.w;
+            }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t f[4];
+            narrow_e4m3(w[0][j], f[0], f[2]);
+            narrow_e4m3(w[1][j], f[1], f[3]);
+#pragma unroll
+            for (int n = 0; n < NT; n++) mma_bf16(d[n], f, &b[n][2 * j]);
+        }
+    } else {
+        uint32_t by[2], rest[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) by[h] = narrow_scale_e2m1(c.e[h]), rest[h] = narrow_rest_e2m1(c.e[h]);
+        const bool large = __any_sync(0xFFFFFFFFu, c.e[0] > 128 || c.e[1] > 128);
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* words of eight */
+            uint32_t f[2][4] = {{narrow_e2m1<0>(w[0][i], by[0]), narrow_e2m1<0>(w[1][i], by[1]), narrow_e2m1<1>(w[0][i], by[0]), narrow_e2m1<1>(w[1][i], by[1])},
+                                {narrow_e2m1<2>(w[0][i], by[0]), narrow_e2m1<2>(w[1][i], by[1]), narrow_e2m1<3>(w[0][i], by[0]), narrow_e2m1<3>(w[1][i], by[1])}};
+            if (large) {
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+#pragma unroll
+                    for (int r = 0; r < 4; r++) f[j][r] = narrow_mul(f[j][r], rest[r & 1]);
+            }
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                const uint4 v = inside && x[n] ? ((const uint4 *)(x[n] + k * 2))[i] : make_uint4(0, 0, 0, 0);
+                const uint32_t b[4] = {__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632)};
+                mma_bf16(d[n], f[0], b);
+                mma_bf16(d[n], f[1], b + 2);
+            }
+        }
+    }
+}
+
+template <int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREADS) scaled_mma_kernel(const __grid_constant__ scaled_args a) {
+    __shared__ float sums[SCALED_WARPS][SCALED_ROWS][8 * NT + 1];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, q = lane % 4, K = scaled_chunk<TB>::K, U = NT <= 2 ? 4 : 2;
+    const int64_t n0 = (int64_t)blockIdx.x * SCALED_ROWS, m0 = (int64_t)blockIdx.y * (8 * NT);
+    const uint8_t *w[2], *s[2], *x[NT];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int64_t n = n0 + r + 8 * h < a.n ? n0 + r + 8 * h : a.n - 1;
+        w[h] = a.b + n * a.b_stride;
+        s[h] = a.scale + n / a.block_n * a.scale_stride;
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++) x[n] = m0 + n * 8 + r < a.m ? a.a + (m0 + n * 8 + r) * a.a_stride : NULL;
+    const int n_chunks = ((int)a.k + K - 1) / K, part = (n_chunks + SCALED_WARPS - 1) / SCALED_WARPS, begin = warp * part;
+    const int end = begin + part < n_chunks ? begin + part : n_chunks;
+    float sum[NT][4];
+    uint32_t bad[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < NT; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+    for (int c0 = begin; c0 < end; c0 += U) {
+        scaled_chunk<TB> c[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const int k = (c0 + u) * K + q * scaled_chunk<TB>::PER_LANE;
+            scaled_load<TB>(c[u], a, w, s, k, c0 + u < end && k < a.k);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const int k = (c0 + u) * K + q * scaled_chunk<TB>::PER_LANE;
+            const bool inside = c0 + u < end && k < a.k;
+            if constexpr (TB == VT_F4_E2M1) {
+                scaled_multiply<TB, NT>(sum, c[u], x, k, inside);
+            } else {
+                if (c0 + u >= end) break;
+                float d[NT][4];
+#pragma unroll
+                for (int n = 0; n < NT; n++) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
+                scaled_multiply<TB, NT>(d, c[u], x, k, inside);
+                const int block = (c0 + u) * K / a.block_k;
+                const float by[2] = {narrow_scale<TS>(s[0], block), narrow_scale<TS>(s[1], block)};
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    sum[n][0] = fmaf(d[n][0], by[0], sum[n][0]), sum[n][1] = fmaf(d[n][1], by[0], sum[n][1]);
+                    sum[n][2] = fmaf(d[n][2], by[1], sum[n][2]), sum[n][3] = fmaf(d[n][3], by[1], sum[n][3]);
+                }
+#pragma unroll
+                for (int h = 0; h < 2; h++) bad[h] |= narrow_nan_e4m3(c[u].w[h].x) | narrow_nan_e4m3(c[u].w[h].y) | narrow_nan_e4m3(c[u].w[h].z) | narrow_nan_e4m3(c[u].w[h].w);
+            }
+        }
+    }
+    if constexpr (TB == VT_F8_E4M3) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            bad[h] |= __shfl_xor_sync(0xFFFFFFFFu, bad[h], 1);
+            bad[h] |= __shfl_xor_sync(0xFFFFFFFFu, bad[h], 2);
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                if (bad[h] != 0) sum[n][2 * h] = sum[n][2 * h + 1] = __uint_as_float(0x7FC00000u);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[warp][r + 8 * (i / 2)][n * 8 + q * 2 + i % 2] = sum[n][i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < SCALED_ROWS * 8 * NT; i += SCALED_THREADS) {
+        const int row = i % SCALED_ROWS, token = i / SCALED_ROWS;
+        if (n0 + row >= a.n || m0 + token >= a.m) continue;
+        float total = sums[0][row][token];
+#pragma unroll
+        for (int j = 1; j < SCALED_WARPS; j++) total += sums[j][row][token];
+        *(float *)(a.out + (m0 + token) * a.out_stride + (n0 + row) * 4) = total;
+    }
+}
+
+template <int TB, int TS, int NT> static status run(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    dim3 grid((unsigned)gpu_ceil(a->n, SCALED_ROWS), (unsigned)gpu_ceil(a->m, 8 * NT));
+    if (grid.y > 65535) return cuda_refuse(err, "a product of too many rows");
+    scaled_mma_kernel<TB, TS, NT><<<grid, SCALED_THREADS, 0, gpu_stream(q)>>>(*a);
+    return gpu_launched(call, err);
+}
+
+template <int TB, int TS> static status by_rows(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    if (a->m <= 8) return run<TB, TS, 1>(q, call, a, err);
+    if (a->m <= 16) return run<TB, TS, 2>(q, call, a, err);
+    if (a->m <= 32) return run<TB, TS, 4>(q, call, a, err);
+    return run<TB, TS, 8>(q, call, a, err);
+}
+
+static bool on_sixteen(const vt_tensor *t) {
+    return (((uint64_t)(uintptr_t)t->data | (uint64_t)(t->stride[0] / gpu_block_elems(t->dtype) * gpu_block_bytes(t->dtype))) & 15) == 0;
+}
+
+/* Sixteen bytes of weights lie in one block of scales, and so do the 64 that are added before it is applied. */
+extern "C" bool cuda_fits_scaled(const vt_call *call) {
+    const int64_t k = call->t[2]->dim[1], block_k = call->p.scale.block_k;
+    if (!on_sixteen(call->t[1]) || !on_sixteen(call->t[2])) return false;
+    if (call->t[2]->dtype == VT_F4_E2M1) return k % 32 == 0 && k < INT32_MAX - 1024 && block_k == 32;
+    return k % 16 == 0 && k < INT32_MAX - 1024 && (block_k % 64 == 0 || block_k >= k);
+}
+
+extern "C" status cuda_matmul_scaled_mma(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), b = gpu_view_of(call->t[2]), s = gpu_view_of(call->t[3]);
+    const scaled_args a = {out.data, x.data, b.data, s.data, out.stride[0], x.stride[0], b.stride[0], s.stride[0], x.dim[0], b.dim[0], b.dim[1], call->p.scale.block_n, call->p.scale.block_k};
+    if (a.m <= 0 || a.n <= 0) return STATUS_OK;
+    if (cuda_scaled_takes_wgmma(q, &a)) return cuda_scaled_wgmma(q, call, &a, err);
+    if (b.dtype == VT_F4_E2M1) return by_rows<VT_F4_E2M1, VT_F8_E8M0>(q, call, &a, err);
+    switch (s.dtype) {
+    case VT_F32:
+        return by_rows<VT_F8_E4M3, VT_F32>(q, call, &a, err);
+    case VT_F16:
+        return by_rows<VT_F8_E4M3, VT_F16>(q, call, &a, err);
+    default:
+        return by_rows<VT_F8_E4M3, VT_BF16>(q, call, &a, err);
+    }
+}
