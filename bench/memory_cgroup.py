@@ -120,6 +120,11 @@ def spread(values, form="{:.2f}"):
     return f"{form.format(statistics.median(v))} ({form.format(min(v))}-{form.format(max(v))})" if v else "-"
 
 
+def found_share(x):
+    """Of the experts taken, those that were there already: neither read when they were wanted nor ahead of that."""
+    return 1 - (x["misses"] + x["prefetch_used"]) / max(1, x["hits"] + x["misses"])
+
+
 def read_ahead_kb(path):
     """Of the queue that the file's file system is on; None where it cannot be found."""
     dev = os.stat(path).st_dev
