@@ -195,13 +195,13 @@ template <int N> GPU_FN void gpu_copy_wait() { asm volatile("cp.async.wait_group
  * no queued work writes (weights), and calls gpu_await_previous before anything else: from there on all that came before is done and seen. Loads behind that call must not be
  * ld.global.nc, which the compiler may move in front of it. */
 GPU_FN void gpu_let_next_start() {
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 GPU_FN void gpu_await_previous() {
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -231,6 +231,16 @@ static inline status gpu_enter(const vt_queue *q, error *err) {
 
 static inline int64_t gpu_ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
+/* The code for sm_90a is in this build, and the device is one that runs it: then it is the code that was loaded. */
+static inline bool gpu_runs_90a(const vt_queue *q) {
+#ifdef HEADRACE_CUDA_WGMMA
+    return gpu_device(q)->major == 9 && gpu_device(q)->minor == 0;
+#else
+    (void)q;
+    return false;
+#endif
+}
+
 template <class... Formal, class... Actual> static inline status gpu_launch_early(const vt_queue *q, void (*kernel)(Formal...), unsigned n_blocks, unsigned n_threads, error *err, Actual... args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -240,7 +250,7 @@ template <class... Formal, class... Actual> static inline status gpu_launch_earl
     c.blockDim = dim3(n_threads);
     c.stream = gpu_stream(q);
     c.attrs = &early;
-    c.numAttrs = gpu_device(q)->major >= 9 ? 1 : 0;
+    c.numAttrs = gpu_runs_90a(q) ? 1 : 0; /* code for other devices has no gpu_await_previous */
     return cuda_result(cudaLaunchKernelEx(&c, kernel, Formal(args)...), "launching a kernel", err);
 }
 

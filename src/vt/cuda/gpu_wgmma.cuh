@@ -29,15 +29,7 @@ template <int BN> GPU_HD constexpr int wgmma_stages() { return BN == 256 ? 4 : B
 /* Dynamic shared memory of a block, with room to align it. */
 template <int BN> GPU_HD constexpr int wgmma_shared_bytes() { return wgmma_stages<BN>() * (WGMMA_BM + BN) * WGMMA_ROW + 1024; }
 
-/* The code for it is in this build, and the device is one that runs it. */
-static inline bool cuda_runs_wgmma(const vt_queue *q) {
-#ifdef HEADRACE_CUDA_WGMMA
-    return gpu_device(q)->major == 9 && gpu_device(q)->minor == 0;
-#else
-    (void)q;
-    return false;
-#endif
-}
+static inline bool cuda_runs_wgmma(const vt_queue *q) { return gpu_runs_90a(q); }
 
 #ifdef GPU_HAS_WGMMA
 #define WGMMA_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of BF16 activations with BF16 and F16 weights on matrix units. Up to DECODE_ROWS rows: weights go straight from memory into fragments, a warp a segment of K for
- * sixteen outputs or thirty-two. More: Hopper's tiles (gpu_wgmma.cuh) where the device has them and weights are BF16, else tiles of 128 by 128 with the matrix instructions of
+/* Products of BF16 activations with BF16 and F16 weights on matrix units. Up to 32 rows, and up to DECODE_ROWS where outputs are few: weights go straight from memory into fragments, a warp a
+ * segment of K for sixteen outputs or thirty-two. More: Hopper's tiles (gpu_wgmma.cuh) where the device has them and weights are BF16, else tiles of 128 by 128 with the matrix instructions of
  * every device from compute capability 8.0 on. F16 weights are two BF16 parts, exactly (gpu_mma.cuh). Which of these runs follows from the numbers of rows and columns. */
 #include "vt/cuda/gpu_mma.cuh"
 #include "vt/cuda/gpu_wgmma.cuh"
@@ -43,16 +43,24 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
     const int side = warp / seg.n, segment = warp % seg.n;
     const int64_t per_block = (int64_t)(DECODE_WARPS / seg.n) * 16 * NA, step = gridDim.x * per_block;
     const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
+    const bool AHEAD = NB <= 2; /* few activations are fetched with the weights; more have no registers to wait in */
     const uint8_t *rows[NA][2], *x[NB];
     float acc[NA][NB][4];
     const uint4 zero = make_uint4(0, 0, 0, 0);
     const int GROUP = NB < 4 ? NB : 4;
-    uint4 next[U][NA][2];
+    uint4 next[U][NA][2], next_x[AHEAD ? U : 1][AHEAD ? NB : 1];
     auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
 #pragma unroll
         for (int j = 0; j < U; j++)
 #pragma unroll
             for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
+    };
+    auto fetch_x = [&](int i) {
+        if constexpr (AHEAD)
+#pragma unroll
+            for (int j = 0; j < U; j++)
+#pragma unroll
+                for (int y = 0; y < NB; y++) next_x[j][y] = x[y] ? gpu_load16(x[y] + (int64_t)(i + j < end ? i + j : end - 1) * 64) : zero;
     };
     auto begin = [&](int64_t n0) {
 #pragma unroll
@@ -71,14 +79,21 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
         int m = g * 8 + row;
         x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 16 : NULL;
     }
+    if (first < end) fetch_x(first);
     for (int64_t block0 = blockIdx.x * per_block; block0 < n_n; block0 += step, n0 += step) { /* the same number of rounds for every warp of a block */
 #pragma unroll
         for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] = 0.0f;
         for (int i = first; i < end; i += U) {
-            uint4 u[U][NA][2];
+            uint4 u[U][NA][2], v[AHEAD ? U : 1][AHEAD ? NB : 1];
 #pragma unroll
             for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
-            if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
+            if constexpr (AHEAD)
+#pragma unroll
+                for (int j = 0; j < U * NB; j++) v[j / NB][j % NB] = next_x[j / NB][j % NB];
+            if (i + U < end) { /* under way while this stretch is multiplied */
+                fetch_x(i + U);
+                fetch(i + U);
+            }
 #pragma unroll
             for (int j = 0; j < U; j++) {
                 if (i + j >= end) break;
@@ -89,12 +104,20 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
                 for (int g = 0; g < NB; g += GROUP) {
                     bf16_activation<2> f[GROUP];
 #pragma unroll
-                    for (int y = 0; y < GROUP; y++) load_activation(f[y], 0, x[g + y] ? gpu_load16(x[g + y] + (int64_t)(i + j) * 64) : zero);
+                    for (int y = 0; y < GROUP; y++) {
+                        if constexpr (AHEAD)
+                            load_activation(f[y], 0, v[j][g + y]);
+                        else
+                            load_activation(f[y], 0, x[g + y] ? gpu_load16(x[g + y] + (int64_t)(i + j) * 64) : zero);
+                    }
                     multiply(acc, g, w, f);
                 }
             }
         }
-        if (block0 + step < n_n) begin(n0 + step);
+        if (block0 + step < n_n) {
+            if (first < end) fetch_x(first);
+            begin(n0 + step);
+        }
 
         /* The segments in ascending order, one at a time through the shared memory. */
         for (int s = 1; s < seg.n; s++) {
@@ -273,8 +296,9 @@ template <int T> static status run_bf16(vt_queue *q, const vt_call *call, error 
     TRY(gpu_enter(q, err));
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], sms = gpu_device(q)->n_multiprocessors;
     if (n_m <= 0 || n_n <= 0) return STATUS_OK;
-    if (n_m <= 8) return launch_decode<T, 1, 1, 4, 2>(q, call, err);
-    if (n_m <= 16) return launch_decode<T, 1, 2, 4, 2>(q, call, err);
+    const int U = T == VT_F16 ? 3 : 4; /* as many as 128 registers hold */
+    if (n_m <= 8) return launch_decode<T, 1, 1, U, 2>(q, call, err);
+    if (n_m <= 16) return launch_decode<T, 1, 2, U - 1, 2>(q, call, err);
     if (n_m <= 32) return launch_decode<T, 1, 4, 2, 2>(q, call, err);
     const bool wgmma = T == VT_BF16 && cuda_runs_wgmma(q);
     if (n_m <= DECODE_ROWS && !(wgmma && n_n >= sms * 48)) return launch_decode<T, 2, 8, 2, 1>(q, call, err);
