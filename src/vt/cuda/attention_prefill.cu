@@ -6,6 +6,10 @@
 template <bool H, int D> using narrow = attention_shape_of<H, D, D, 8, 1, 1, 64, 2, false, false>;
 template <bool H> using wide = attention_shape_of<H, 512, 512, 2, 4, 2, 64, 1, false, false>;
 template <bool H> using latent = attention_shape_of<H, 576, 512, 4, 2, 1, 32, 3, true, false>;
+/* The same slots on wgmma. */
+template <bool H, int D> using narrow_wgmma = attention_shape_of<H, D, D, 8, 1, 1, 64, 2, false, false, true>;
+template <bool H> using wide_wgmma = attention_shape_of<H, 512, 512, 4, 2, 1, 64, 1, false, false, true>;
+template <bool H> using latent_wgmma = attention_shape_of<H, 576, 512, 4, 2, 1, 64, 2, true, false, true>;
 
 template <class S> static status run(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
     *fits = attention_has_room<S>(q);
@@ -17,11 +21,16 @@ template <class S> static status run(vt_queue *q, const vt_call *call, attention
     return attention_launch<S>(q, call, a, dim3((unsigned)gpu_ceil(a->n_rows, a->tokens), (unsigned)(a->k.dim[1] * a->n_chunks)), err);
 }
 
+/* The shape for wgmma where the device has that, else the other. */
+template <class W, class S> static status either(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
+    return cuda_runs_wgmma(q) ? run<W>(q, call, a, fits, err) : run<S>(q, call, a, fits, err);
+}
+
 template <bool H> static status by_width(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
-    if (a->width > 512) return run<latent<H>>(q, call, a, fits, err);
-    if (a->width > 256) return run<wide<H>>(q, call, a, fits, err);
-    if (a->width > 128) return run<narrow<H, 256>>(q, call, a, fits, err);
-    if (a->width > 64) return run<narrow<H, 128>>(q, call, a, fits, err);
+    if (a->width > 512) return either<latent_wgmma<H>, latent<H>>(q, call, a, fits, err);
+    if (a->width > 256) return either<wide_wgmma<H>, wide<H>>(q, call, a, fits, err);
+    if (a->width > 128) return either<narrow_wgmma<H, 256>, narrow<H, 256>>(q, call, a, fits, err);
+    if (a->width > 64) return either<narrow_wgmma<H, 128>, narrow<H, 128>>(q, call, a, fits, err);
     return run<narrow<H, 64>>(q, call, a, fits, err);
 }
 

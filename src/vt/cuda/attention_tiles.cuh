@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Attention with BF16 output on matrix units (m16n8k16), for prefill and decode.
+ * Attention with BF16 output on matrix units (m16n8k16, or wgmma), for prefill and decode.
  *
  * A block has a tile of query slots: consecutive rows of the step times the query heads of one kv head, so that keys and values are read
  * once for all of them. It walks the positions its rows can see in tiles of BK, anchored at position 0, with the running maximum m, sum l
@@ -16,6 +16,7 @@
 #define HEADRACE_VT_CUDA_ATTENTION_TILES_H
 
 #include "vt/cuda/gpu_pages.cuh"
+#include "vt/cuda/gpu_wgmma.cuh"
 
 enum attention_rows {
     ATTENTION_ALL_ROWS,     /* tiles of rows, whatever segments they are of */
@@ -89,6 +90,11 @@ template <int N> GPU_FN void attention_wait() { asm volatile("cp.async.wait_grou
  * of a column lie in different banks. */
 GPU_FN uint32_t attention_at(uint32_t base, int row_bytes, int r, int c) { return base + (uint32_t)(r * row_bytes + ((c ^ (r & 7)) << 4)); }
 
+/* The same of a tile of `rows` for wgmma: pieces of 64 elements behind each other, each with the 128-byte swizzle. */
+template <class S> GPU_FN uint32_t attention_place(uint32_t base, int rows, int row_bytes, int r, int c) {
+    return S::WGMMA ? base + (uint32_t)(c / 8 * rows * 128 + r * 128 + ((c % 8 ^ (r & 7)) << 4)) : attention_at(base, row_bytes, r, c);
+}
+
 /* Eight elements from `i` on of a row of `width`, one by one: zero behind its end. */
 GPU_FN uint4 attention_eight(const uint8_t *row, int i, int width) {
     uint32_t w[4];
@@ -101,16 +107,54 @@ GPU_FN uint4 attention_eight(const uint8_t *row, int i, int width) {
 }
 
 /* One shape of the kernel. STAGES tiles of keys and values are in flight or in use; with one, keys and values wait for each other's turn.
- * SHARE: the values are the keys. */
-template <bool HALF_, int D_, int DV_, int WM_, int WN_, int MT_, int BK_, int STAGES_, bool SHARE_, bool SPLIT_> struct attention_shape_of {
-    static const bool HALF = HALF_, SHARE = SHARE_, SPLIT = SPLIT_;
+ * SHARE: the values are the keys. WGMMA: on Hopper's matrix units, which take operands from shared memory: WM is 4 or 8, every warp has all
+ * keys, and warps of the same slots share the dimensions of the values only. */
+template <bool HALF_, int D_, int DV_, int WM_, int WN_, int MT_, int BK_, int STAGES_, bool SHARE_, bool SPLIT_, bool WGMMA_ = false> struct attention_shape_of {
+    static const bool HALF = HALF_, SHARE = SHARE_, SPLIT = SPLIT_, WGMMA = WGMMA_, SHARED_KEYS = WN_ > 1 && !WGMMA_;
     static const int D = D_, DV = DV_, WM = WM_, WN = WN_, MT = MT_, BK = BK_, STAGES = STAGES_;
-    static const int THREADS = WM * WN * 32, BM = WM * MT * 16, KEYS = BK / WN, NT = KEYS / 8, DW = DV / WN, NO = DW / 8;
+    static const int THREADS = WM * WN * 32, BM = WM * MT * 16, KEYS = SHARED_KEYS ? BK / WN : BK, NT = KEYS / 8, DW = DV / WN, NO = DW / 8;
     static const int K_BYTES = BK * D * 2, V_BYTES = SHARE ? 0 : BK * DV * 2, P_ROW = BK * 2 + 16;
     static const int Q_AT = 0, K_AT = BM * D * 2, V_AT = K_AT + STAGES * K_BYTES, P_AT = V_AT + STAGES * V_BYTES;
-    static const int RED_AT = P_AT + (WN > 1 ? BM * P_ROW : 0), ROW_AT = RED_AT + WN * BM * 4, PLACE_AT = ROW_AT + 3 * BM * 4, SEG_AT = PLACE_AT + 4 * BK * 16;
-    static const int BYTES = SEG_AT + (BM + 4) * 4;
+    static const int RED_AT = P_AT + (SHARED_KEYS ? BM * P_ROW : 0), ROW_AT = RED_AT + WN * BM * 4, PLACE_AT = ROW_AT + 3 * BM * 4, SEG_AT = PLACE_AT + 4 * BK * 16;
+    static const int BYTES = SEG_AT + (BM + 4) * 4 + (WGMMA ? 1024 : 0);
 };
+
+#ifdef GPU_HAS_WGMMA
+#define ATTENTION_R4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define ATTENTION_R16(d, n) ATTENTION_R4(d, n), ATTENTION_R4(d, n + 1), ATTENTION_R4(d, n + 2), ATTENTION_R4(d, n + 3)
+
+/* Values have the positions in rows, so the matrix unit reads them turned: pieces of 64 dimensions `piece` bytes apart, eight positions 1,024. */
+GPU_FN uint64_t attention_values_descriptor(uint32_t at, uint32_t piece) { return 1ull << 62 | 64ull << 32 | (uint64_t)(piece >> 4) << 16 | (at & 0x3FFFF) >> 4; }
+
+/* s += 64 queries by 64 keys over sixteen dimensions, both by descriptor. */
+template <bool HALF> GPU_FN void attention_wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b) {
+    if constexpr (HALF)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4) : "l"(a), "l"(b));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4) : "l"(a), "l"(b));
+}
+
+/* o += 64 queries' probabilities, from registers, by sixteen positions of the values: 128 or 256 dimensions. */
+template <bool HALF, int NO> GPU_FN void attention_wgmma_values(float (&d)[NO][4], const uint32_t (&p)[4], uint64_t b) {
+    static_assert(NO == 16 || NO == 32, "128 or 256 dimensions");
+    if constexpr (NO == 16) {
+        if constexpr (HALF)
+            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4), ATTENTION_R16(d, 8), ATTENTION_R16(d, 12) : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
+        else
+            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4), ATTENTION_R16(d, 8), ATTENTION_R16(d, 12) : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
+    } else {
+        if constexpr (HALF)
+            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,%130,%131}, %132, 1, 1, 1, 1;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4), ATTENTION_R16(d, 8), ATTENTION_R16(d, 12), ATTENTION_R16(d, 16), ATTENTION_R16(d, 20), ATTENTION_R16(d, 24), ATTENTION_R16(d, 28) : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
+        else
+            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, {%128,%129,%130,%131}, %132, 1, 1, 1, 1;" : ATTENTION_R16(d, 0), ATTENTION_R16(d, 4), ATTENTION_R16(d, 8), ATTENTION_R16(d, 12), ATTENTION_R16(d, 16), ATTENTION_R16(d, 20), ATTENTION_R16(d, 24), ATTENTION_R16(d, 28) : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
+    }
+}
+#endif
+
+/* What asynchronous copies and stores put into shared memory is there for wgmma too. */
+template <class S> GPU_FN void attention_fence() {
+    if constexpr (S::WGMMA) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 /* The first row of a segment: row_seg ascends. A warp looks at 32 places at a time. */
 GPU_FN int64_t attention_first_row(const attention_tiles_args &a, int64_t seg) {
@@ -192,7 +236,7 @@ template <class S> struct attention_tile {
                 uint32_t w[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++) w[j] = attention_pack<S::HALF>(x[i][2 * j] * up, x[i][2 * j + 1] * up);
-                *(uint4 *)(shared + S::Q_AT + (attention_at(0, S::D * 2, slot, c))) = make_uint4(w[0], w[1], w[2], w[3]);
+                *(uint4 *)(shared + S::Q_AT + attention_place<S>(0, S::BM, S::D * 2, slot, c)) = make_uint4(w[0], w[1], w[2], w[3]);
             }
             if (lane == 0) row_factor()[slot] = a.p.scale * down * (a.p.softcap > 0.0f ? 1.0f : LOG2E);
         }
@@ -224,7 +268,7 @@ template <class S> struct attention_tile {
             const int64_t place = place_of[r];
             const bool there = place >= 0 && c * 8 < width;
             const uint8_t *row = from + (there ? place : 0);
-            const uint32_t at = attention_at(to, WIDTH * 2, r, c);
+            const uint32_t at = attention_place<S>(to, S::BK, WIDTH * 2, r, c);
             if (a.aligned)
                 attention_copy16(at, row + (there ? c * 16 : 0), there);
             else
@@ -246,7 +290,16 @@ template <class S> struct attention_tile {
 #pragma unroll
             for (int n = 0; n < S::NT; n++) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
         const uint32_t q = base + S::Q_AT;
-        if constexpr (S::NT == 1) { /* even and odd steps of sixteen apart: one multiplication need not wait for the other */
+        if constexpr (S::WGMMA) {
+#ifdef GPU_HAS_WGMMA
+            wgmma_begin();
+#pragma unroll
+            for (int k = 0; k < S::D / 16; k++)
+                attention_wgmma_scores<S::HALF>(s[0], wgmma_descriptor(q + k / 4 * S::BM * 128 + wm / 4 * 64 * 128) + k % 4 * 2, wgmma_descriptor(keys + k / 4 * S::BK * 128) + k % 4 * 2);
+            wgmma_commit();
+            wgmma_wait<0>();
+#endif
+        } else if constexpr (S::NT == 1) { /* even and odd steps of sixteen apart: one multiplication need not wait for the other */
             float odd[S::MT][4];
 #pragma unroll
             for (int m = 0; m < S::MT; m++) odd[m][0] = odd[m][1] = odd[m][2] = odd[m][3] = 0.0f;
@@ -302,6 +355,19 @@ template <class S> struct attention_tile {
     }
 };
 
+/* o += probabilities times the warp's dimensions of the values, all positions of a tile, on wgmma. */
+template <class S> GPU_FN void attention_wgmma_tile(float (&o)[S::MT][S::NO][4], const uint32_t (&p)[S::BK / 16][S::MT][4], uint32_t at, int wn) {
+#ifdef GPU_HAS_WGMMA
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < S::BK / 16; k++) attention_wgmma_values<S::HALF, S::NO>(o[0], p[k][0], attention_values_descriptor(at + wn * (S::DW / 64) * S::BK * 128 + k * 16 * 128, S::BK * 128));
+    wgmma_commit();
+    wgmma_wait<0>();
+#else
+    (void)o, (void)p, (void)at, (void)wn;
+#endif
+}
+
 GPU_FN float attention_quad_max(float v) {
     v = fmaxf(v, __shfl_xor_sync(0xFFFFFFFFu, v, 1));
     return fmaxf(v, __shfl_xor_sync(0xFFFFFFFFu, v, 2));
@@ -315,7 +381,7 @@ GPU_FN float attention_quad_sum(float v) {
 /* Rows first .. first + n - 1 of the tile, which are of one segment, over the positions they see (in decode: a share of them). */
 template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t row0, int first, int n, int seg, int64_t item) {
     const attention_tiles_args &a = t.a;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wm = warp / S::WN, wn = warp % S::WN;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wm = S::WGMMA ? warp % S::WM : warp / S::WN, wn = S::WGMMA ? warp / S::WM : warp % S::WN;
 
     /* positions of the slots, and of all together */
     int lowest_start = INT32_MAX, highest_start = -1, lowest = INT32_MAX, highest = -1;
@@ -380,6 +446,7 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
     for (int tile = begin; tile < end; tile++) {
         /* this tile is there, and everyone is done with the one before, whose place the next load takes */
         attention_wait<S::STAGES == 1 ? 0 : S::STAGES - 2>();
+        attention_fence<S>();
         __syncthreads();
         if constexpr (S::STAGES == 1) {
             t.load_values(tile, 0);
@@ -396,7 +463,12 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
         float s[S::MT][S::NT][4];
         t.scores(s, t.k_at(stage), wm, wn, lane);
 
-        const int j0 = tile * S::BK + wn * S::KEYS + lane % 4 * 2;
+        if constexpr (S::WGMMA && S::STAGES == 1) {
+            __syncthreads(); /* everyone is done with the keys */
+            if (tile + 1 < end) t.load_keys(tile + 1, 0);
+            attention_commit();
+        }
+        const int j0 = tile * S::BK + (S::SHARED_KEYS ? wn * S::KEYS : 0) + lane % 4 * 2;
         const bool softcap = a.p.softcap > 0.0f;
         const bool whole = tile * S::BK >= highest_start && tile * S::BK + S::BK - 1 <= lowest;
         float top[S::MT][2];
@@ -417,9 +489,9 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
                         top[i][h] = fmaxf(top[i][h], v);
                     }
                 top[i][h] = attention_quad_max(top[i][h]);
-                if (S::WN > 1 && lane % 4 == 0) t.red()[wn * S::BM + (wm * S::MT + i) * 16 + h * 8 + lane / 4] = top[i][h];
+                if (S::SHARED_KEYS && lane % 4 == 0) t.red()[wn * S::BM + (wm * S::MT + i) * 16 + h * 8 + lane / 4] = top[i][h];
             }
-        if constexpr (S::WN > 1) {
+        if constexpr (S::SHARED_KEYS) {
             __syncthreads(); /* and everyone is done with the keys */
             if constexpr (S::STAGES == 1) {
                 if (tile + 1 < end) t.load_keys(tile + 1, 0);
@@ -462,7 +534,7 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
                     o[i][j][2] *= keep[i][1], o[i][j][3] *= keep[i][1];
                 }
         }
-        if constexpr (S::WN > 1) {
+        if constexpr (S::SHARED_KEYS) {
             uint8_t *p = t.shared + S::P_AT;
 #pragma unroll
             for (int i = 0; i < S::MT; i++)
@@ -486,17 +558,27 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
                 t.values(o, x, t.v_at(stage), k, wn, lane);
             }
         } else {
+            uint32_t x[S::BK / 16][S::MT][4];
 #pragma unroll
-            for (int k = 0; k < S::BK / 16; k++) {
-                uint32_t x[S::MT][4];
+            for (int k = 0; k < S::BK / 16; k++)
 #pragma unroll
                 for (int i = 0; i < S::MT; i++) {
-                    x[i][0] = attention_pack<S::HALF>(s[i][2 * k][0], s[i][2 * k][1]);
-                    x[i][1] = attention_pack<S::HALF>(s[i][2 * k][2], s[i][2 * k][3]);
-                    x[i][2] = attention_pack<S::HALF>(s[i][2 * k + 1][0], s[i][2 * k + 1][1]);
-                    x[i][3] = attention_pack<S::HALF>(s[i][2 * k + 1][2], s[i][2 * k + 1][3]);
+                    x[k][i][0] = attention_pack<S::HALF>(s[i][2 * k][0], s[i][2 * k][1]);
+                    x[k][i][1] = attention_pack<S::HALF>(s[i][2 * k][2], s[i][2 * k][3]);
+                    x[k][i][2] = attention_pack<S::HALF>(s[i][2 * k + 1][0], s[i][2 * k + 1][1]);
+                    x[k][i][3] = attention_pack<S::HALF>(s[i][2 * k + 1][2], s[i][2 * k + 1][3]);
                 }
-                t.values(o, x, t.v_at(stage), k, wn, lane);
+            if constexpr (S::WGMMA && S::STAGES == 1) {
+                attention_wait<1>();
+                attention_fence<S>();
+                __syncthreads(); /* the values are there */
+                if (tile + 2 < end) t.find_places(tile + 2, seg, from, highest);
+            }
+            if constexpr (S::WGMMA) {
+                attention_wgmma_tile<S>(o, x, t.v_at(stage), wn);
+            } else {
+#pragma unroll
+                for (int k = 0; k < S::BK / 16; k++) t.values(o, x[k], t.v_at(stage), k, wn, lane);
             }
         }
         if (S::STAGES > 1) stage = stage + 1 == S::STAGES ? 0 : stage + 1;
@@ -508,7 +590,7 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
     for (int i = 0; i < S::MT; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) l[i][h] = attention_quad_sum(l[i][h]);
-    if constexpr (S::WN > 1) {
+    if constexpr (S::SHARED_KEYS) {
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < S::MT; i++)
@@ -566,7 +648,8 @@ template <class S> GPU_FN void attention_run(const attention_tile<S> &t, int64_t
 }
 
 template <class S> __global__ void __launch_bounds__(S::THREADS, 1) attention_tiles_kernel(const __grid_constant__ attention_tiles_args a) {
-    extern __shared__ __align__(1024) uint8_t attention_shared_bytes[];
+    extern __shared__ __align__(1024) uint8_t attention_dynamic[];
+    uint8_t *attention_shared_bytes = attention_dynamic + (S::WGMMA ? (1024 - gpu_shared_at(attention_dynamic) % 1024) % 1024 : 0);
     const int kv_head = blockIdx.y / a.n_chunks;
     const attention_tile<S> t = {a, attention_shared_bytes, (uint32_t)__cvta_generic_to_shared(attention_shared_bytes), kv_head,
                                  (int64_t)kv_head * a.group + blockIdx.y % a.n_chunks * a.heads};
