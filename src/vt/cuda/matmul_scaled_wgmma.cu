@@ -11,7 +11,7 @@
 #include "vt/cuda/matmul_scaled.cuh"
 
 static const int TILE = 128, A_STAGES = 4, B_STAGES = 3, STAGE_BYTES = TILE * WGMMA_ROW, MAX_SCALES = 192;
-static const int A_AT = 0, B_AT = A_STAGES * STAGE_BYTES, BAD_AT = B_AT + B_STAGES * STAGE_BYTES, SCALES_AT = BAD_AT + TILE * 4;
+enum { A_AT = 0, B_AT = A_STAGES * STAGE_BYTES, BAD_AT = B_AT + B_STAGES * STAGE_BYTES, SCALES_AT = BAD_AT + TILE * 4 }; /* in shared memory */
 
 #ifdef GPU_HAS_WGMMA
 /* 32 weights of a row as BF16, sixteen bytes to a piece. */
