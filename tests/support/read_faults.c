@@ -86,21 +86,29 @@ static bool give_held(uint64_t *user, int64_t *got) {
     return true;
 }
 
+/* Threads that read ahead beside the ring take it back too. */
+static int late_ms(void) {
+    pthread_mutex_lock(&fault.lock);
+    const int ms = fault.late_ms;
+    pthread_mutex_unlock(&fault.lock);
+    return ms;
+}
+
 /* One completion, or none; the held one comes when it may, or when nothing else would. */
 static bool next_of_ring(os_ring *r, bool wait, uint64_t *user, int64_t *got);
 bool __real_os_ring_next(os_ring *r, bool wait, uint64_t *user, int64_t *got);
 static bool next_of_ring(os_ring *r, bool wait, uint64_t *user, int64_t *got) {
     while (__real_os_ring_next(r, false, user, got)) {
-        if (fault.held || !(fault.hold_one || fault.late_ms > 0)) return true;
+        if (fault.held || !(fault.hold_one || late_ms() > 0)) return true;
         fault.held = true;
         fault.held_user = *user;
         fault.held_got = *got;
         fault.n_held++;
     }
     if (!wait) return false;
-    if (fault.held && !fault.hold_one && fault.late_ms == 0) return give_held(user, got);
+    if (fault.held && !fault.hold_one && late_ms() == 0) return give_held(user, got);
     if (__real_os_ring_next(r, true, user, got)) return true;
-    if (!fault.held || fault.late_ms == 0) return false;
+    if (!fault.held || late_ms() == 0) return false;
     be_late();
     return give_held(user, got);
 }
