@@ -12,7 +12,7 @@ bool model_capture_takes(const model *mo, const step *s) {
 
 int32_t model_capture_pages(const model *mo, const step *s) {
     int64_t n = FEWEST_PAGES;
-    if (!model_capture_takes(mo, s)) return s->max_pages;
+    if (s->n_rows != s->n_segments) return s->max_pages;
     while (n < s->max_pages) n *= 2; /* what grows is captured anew each time it doubles */
     return n < mo->opt.max_pages ? (int32_t)n : mo->opt.max_pages;
 }

@@ -39,7 +39,7 @@ typedef struct model_capture {
 
 /** Whether this step may be captured: nothing but decodes, on a device that captures, and nobody looks in between. */
 bool model_capture_takes(const model *mo, const step *s);
-/** Entries of a page table's row: as the step has them, or more, so that they change rarely. */
+/** Entries of a page table's row: as the step has them, or for decodes more, so that they change rarely. Not a matter of whether steps are captured: kernels may share work out by it. */
 int32_t model_capture_pages(const model *mo, const step *s);
 /** Queues the pass, or its replay. key NULL: a pass that is not to be captured. */
 typedef status model_pass(model *mo, const step *s, error *err);
