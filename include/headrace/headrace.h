@@ -248,7 +248,7 @@ typedef struct headrace_stats {
     uint64_t n_hot_allocations;    /* allocations refused inside a step: 0, or a bug */
     uint64_t memory_used_bytes, memory_peak_bytes;
     uint64_t kv_pages_cached, n_evicted; /* pages that nobody holds and the prefix cache knows; pages it lost to sequences, ever */
-    /* Mixture of experts; all 0 for other models. An expert that a step takes is a hit where it was in memory, a miss where it was read. */
+    /* Mixture of experts; all 0 for other models. An expert that a step takes is a hit where it was in memory, a miss where it was read. Resident experts that a device finds by tables are not counted. */
     headrace_experts_tier experts_tier;
     uint64_t expert_hits, expert_misses, expert_evictions, expert_bytes_read, expert_reads, expert_failures;
     uint64_t experts_distinct, experts_total; /* different experts taken so far, of how many */

@@ -239,7 +239,7 @@ static status measure(bench *b, point *p, error *err) {
     double mean_length = (double)b->n_prompt + (double)b->n_generate / 2, dense = (double)(b->info.weight_bytes - b->info.expert_bytes), experts = 0;
     p->distinct = NAN;
     if (b->info.n_experts_used > 0) { /* a step reads the union of what its rows take in each layer */
-        experts = steps > 0 ? (double)needed / (double)steps : NAN;
+        experts = steps > 0 && needed > 0 ? (double)needed / (double)steps : NAN; /* nobody notes what resident experts a device finds by tables */
         p->distinct = experts / (double)b->info.expert_bytes * b->info.n_experts_used;
     }
     p->bytes_per_token = (dense + experts) / p->n_seqs + (double)b->info.kv_bytes_per_token * mean_length;
@@ -394,7 +394,10 @@ static void print_table(const bench *b) {
         printf("%5d  %7" PRId64 "  %9" PRId64, p->n_seqs, b->n_prompt, b->n_generate);
         print_spread(&p->prefill);
         print_spread(&p->decode);
-        printf("  %9.2f", p->bytes_per_token / 1e6);
+        if (isfinite(p->bytes_per_token))
+            printf("  %9.2f", p->bytes_per_token / 1e6);
+        else
+            printf("  %9s", "-");
         if (isfinite(p->share))
             printf("  %5.1f%%", 100 * p->share);
         else

@@ -61,6 +61,10 @@ void experts_print_line(headrace_engine *e) {
     if (!get(e, &st)) return;
     const unsigned long long distinct = st.experts_distinct, total = st.experts_total;
     if (st.experts_tier == HEADRACE_EXPERTS_RESIDENT) {
+        if (st.expert_hits == 0) { /* found by a device's tables, without asking */
+            fprintf(stderr, "experts resident; %llu\n", total);
+            return;
+        }
         fprintf(stderr, "experts resident; %llu used, %llu of %llu distinct\n", (unsigned long long)st.expert_hits, distinct, total);
         return;
     }

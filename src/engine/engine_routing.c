@@ -29,6 +29,7 @@ status engine_routing_open(headrace_engine *e, const config *c, bool run, error 
 
 void engine_routing_options(headrace_engine *e, model_options *mo) {
     mo->observe_routing = e->trace != NULL ? observe : engine_cost_routed;
+    mo->observe_only_read = e->trace == NULL; /* what experts cost is asked of those that are streamed */
     if (e->replay != NULL) mo->override_routing = force;
     mo->observe_ctx = e;
 }

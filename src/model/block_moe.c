@@ -27,7 +27,7 @@ static status product(block_ctx *c, vt_tensor out, block_act *x, const expert_la
     return vt_add(c->q, &out, &out, &bv, c->err);
 }
 
-static status activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved) {
+status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved) {
     if (p->activation == MOE_SWIGLU_CLAMP) {
         vt_swiglu_params sp = p->swiglu;
         sp.interleaved = interleaved;
@@ -55,10 +55,22 @@ static status run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_
         TRY(product(c, vt_tensor_slice(gate_up, 1, 0, ff), &a, el, lease, mp->gate, mp->gate_scale, mp->gate_bias, mp->gate_blocks, mp->gate_up_transposed));
         TRY(product(c, vt_tensor_slice(gate_up, 1, ff, ff), &a, el, lease, mp->up, mp->up_scale, mp->up_bias, mp->up_blocks, mp->gate_up_transposed));
     }
-    TRY(activate(c, mid, gate_up, p, mp->interleaved));
+    TRY(moe_activate(c, mid, gate_up, p, mp->interleaved));
     TRY(product(c, y, &b, el, lease, mp->down, mp->down_scale, mp->down_bias, mp->down_blocks, mp->down_transposed));
     ws_release(c, mark);
     return STATUS_OK;
+}
+
+int32_t moe_count_rows(model_moe *moe, int32_t n_pairs, int32_t n_experts) {
+    memset(moe->count, 0, (size_t)n_experts * sizeof *moe->count);
+    for (int32_t i = 0; i < n_pairs; i++) moe->count[moe->ids[i]]++;
+    int32_t n_distinct = 0, at = 0;
+    for (int32_t e = 0; e < n_experts; e++) {
+        moe->first[e] = at;
+        at += moe->count[e];
+        if (moe->count[e] > 0) moe->distinct[n_distinct++] = e;
+    }
+    return n_distinct;
 }
 
 /*
@@ -66,15 +78,8 @@ static status run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_
  * number of distinct experts.
  */
 static int32_t group_rows(model_moe *moe, int32_t n_rows, int32_t k, int32_t n_experts) {
-    memset(moe->count, 0, (size_t)n_experts * sizeof *moe->count);
-    for (int32_t i = 0; i < n_rows * k; i++) moe->count[moe->ids[i]]++;
-    int32_t n_distinct = 0, at = 0;
-    for (int32_t e = 0; e < n_experts; e++) {
-        moe->first[e] = at;
-        at += moe->count[e];
-        if (moe->count[e] > 0) moe->distinct[n_distinct++] = e;
-        moe->count[e] = 0;
-    }
+    const int32_t n_distinct = moe_count_rows(moe, n_rows * k, n_experts);
+    memset(moe->count, 0, (size_t)n_experts * sizeof *moe->count); /* counted anew while rows are placed */
     for (int32_t t = 0; t < n_rows; t++) {
         int32_t *order = moe->order;
         for (int32_t j = 0; j < k; j++) {
@@ -96,7 +101,7 @@ static int32_t group_rows(model_moe *moe, int32_t n_rows, int32_t k, int32_t n_e
  * Leases that queued work still reads go back together, with a fence behind all of it; on a device that has no fences each goes back when its work is done, which is at once. Without a
  * fence that could be recorded the device is waited for.
  */
-static status release_held(block_ctx *c) {
+status moe_release_held(block_ctx *c) {
     model_moe *moe = c->m->moe;
     if (moe->n_held == 0) return STATUS_OK;
     vt_fence *use = &moe->used[moe->next_used];
@@ -126,12 +131,12 @@ static status run_lease(block_ctx *c, int layer, const expert_lease *lease, vt_t
  * An expert that could not be read: the sequences whose rows need it have failed, and go on with zeros in its place, which nobody will look at. Where no other sequence is left the step has
  * failed.
  */
-static status do_without(block_ctx *c, int32_t expert, vt_tensor slab) {
+status moe_do_without(block_ctx *c, int32_t expert, vt_tensor slab) {
     model_moe *moe = c->m->moe;
-    const int32_t first = moe->first[expert], n = moe->count[expert];
-    for (int32_t i = first; i < first + n; i++) {
-        error *failure = &moe->failures[moe->row_seg[moe->pair_row[i]]];
-        if (failure->code != STATUS_OK) continue;
+    const int32_t first = moe->first[expert], n = moe->count[expert], k = (int32_t)c->m->hp.n_experts_used;
+    for (int32_t i = 0; i < c->n_rows * k; i++) {
+        error *failure = &moe->failures[moe->row_seg[i / k]];
+        if (moe->ids[i] != expert || failure->code != STATUS_OK) continue;
         *failure = *c->err;
         moe->n_failures++;
     }
@@ -143,7 +148,7 @@ static status do_without(block_ctx *c, int32_t expert, vt_tensor slab) {
 }
 
 /* Experts of `layer` that the guess names: those that more rows chose first, and among equals those that were named first. */
-static void give_hint(model_moe *moe, int32_t layer, int32_t n_rows) {
+void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows) {
     const expert_layer *el = &moe->bank.layers[layer];
     int32_t n = 0;
     memset(moe->votes, 0, (size_t)el->n_experts * sizeof *moe->votes);
@@ -169,7 +174,7 @@ static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t 
     int32_t begin = 0;
     for (int32_t w = 0; w < n_waves; w++) {
         TRY(store->begin(store, layer, moe->distinct + begin, moe->wave[w], c->err));
-        if (w == n_waves - 1 && guessed_layer >= 0) give_hint(moe, guessed_layer, c->n_rows);
+        if (w == n_waves - 1 && guessed_layer >= 0) moe_give_hint(moe, guessed_layer, c->n_rows);
         for (;;) {
             expert_lease lease;
             status rc = store->next_ready(store, &lease, c->err);
@@ -177,28 +182,33 @@ static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t 
             if (rc == STATUS_OK)
                 rc = run_lease(c, layer, &lease, x, pair_row, slab, p);
             else if (rc == STATUS_IO && lease.expert >= 0)
-                rc = do_without(c, lease.expert, slab);
+                rc = moe_do_without(c, lease.expert, slab);
             if (rc != STATUS_OK) {
-                (void)!release_held(&(block_ctx){.m = c->m, .q = c->q}); /* the error is the first one */
+                (void)!moe_release_held(&(block_ctx){.m = c->m, .q = c->q}); /* the error is the first one */
                 store->cancel(store);
                 return rc;
             }
         }
-        TRY(release_held(c));
+        TRY(moe_release_held(c));
         begin += moe->wave[w];
     }
     return STATUS_OK;
 }
 
-/* The router's choice on the host: the one wait inside a layer. */
-static status read_choice(block_ctx *c, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed, size_t bytes) {
-    model_moe *moe = c->m->moe;
+status moe_read_choice(block_ctx *c, int layer, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed) {
+    const model *m = c->m;
+    model_moe *moe = m->moe;
+    const int32_t n = c->n_rows, k = (int32_t)m->hp.n_experts_used;
+    const size_t bytes = (size_t)n * (size_t)k * sizeof(int32_t);
     c->m->pass_waited = true;
     status rc = vt_copy(c->q, moe->ids, ids->data, bytes);
     if (rc == STATUS_OK && guessed != NULL) rc = vt_copy(c->q, moe->guessed, guessed->data, bytes);
     if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, weights->data, bytes);
     if (rc == STATUS_OK) rc = vt_queue_sync(c->q);
-    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the router's choice cannot be read from the device");
+    if (rc != STATUS_OK) return error_set(c->err, rc, "model: the router's choice cannot be read from the device");
+    if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
+    if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
+    return STATUS_OK;
 }
 
 /* Which rows go where, for the device. The queue reads these lists later: the next layer's wait comes before they change. */
@@ -246,35 +256,43 @@ static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_t
     return STATUS_OK;
 }
 
-status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
+/* Expert by expert: the choice is read, and grouped by the host. */
+static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice) {
     model *m = c->m;
     model_moe *moe = m->moe;
+    vt_tensor ids = choice->ids, weights = choice->weights;
     const int32_t k = (int32_t)m->hp.n_experts_used, n = c->n_rows;
     const int64_t n_pairs = (int64_t)n * k;
-    const size_t mark = ws_mark(c), bytes = (size_t)n_pairs * sizeof(int32_t);
-    vt_tensor ids, guessed, weights, index, pair_row, slab;
-    if (!m->planning && moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
-    const int32_t guessed_layer = layer_to_guess(c, layer);
-    TRY(ws_take(c, VT_I32, n, k, &ids));
-    TRY(ws_take(c, VT_I32, n, k, &guessed));
-    TRY(ws_take(c, VT_F32, n, k, &weights));
+    vt_tensor index, pair_row, slab;
     TRY(ws_take(c, VT_I32, n, k, &index));
     TRY(ws_take(c, VT_I32, 1, n_pairs, &pair_row));
     TRY(ws_take(c, VT_F32, n_pairs, x.dim[1], &slab));
     pair_row = flat(pair_row);
-    TRY(route(c, x_router, layer, p, ids, weights));
-    if (guessed_layer >= 0) TRY(guess(c, guessed_layer, p, guessed));
     if (m->planning) { /* the most that one expert can ask for: every row */
         TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
-        TRY(read_choice(c, &ids, &weights, guessed_layer >= 0 ? &guessed : NULL, bytes));
-        if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
-        if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
+        TRY(moe_read_choice(c, layer, &ids, &weights, choice->guessed_layer >= 0 ? &choice->guessed : NULL));
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
-        TRY(send_groups(c, &pair_row, &index, &weights, bytes));
-        TRY(run_waves(c, layer, guessed_layer, n_distinct, x, pair_row, slab, p));
+        TRY(send_groups(c, &pair_row, &index, &weights, (size_t)n_pairs * sizeof(int32_t)));
+        TRY(run_waves(c, layer, choice->guessed_layer, n_distinct, x, pair_row, slab, p));
     }
-    TRY(vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err));
+    return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
+}
+
+status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
+    model *m = c->m;
+    const int64_t k = m->hp.n_experts_used, n = c->n_rows;
+    const size_t mark = ws_mark(c);
+    moe_choice choice;
+    if (!m->planning && m->moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
+    choice.guessed_layer = layer_to_guess(c, layer);
+    TRY(ws_take(c, VT_I32, n, k, &choice.ids));
+    TRY(ws_take(c, VT_I32, n, k, &choice.guessed));
+    TRY(ws_take(c, VT_F32, n, k, &choice.weights));
+    TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
+    if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
+    if (m->planning) moe_grouped_choose(c, layer);
+    TRY(m->moe->parts[layer].grouped ? moe_grouped(c, out, x, layer, p, &choice) : expert_by_expert(c, out, x, layer, p, &choice));
     ws_release(c, mark);
     return STATUS_OK;
 }

@@ -5,6 +5,9 @@
  *   router -> distinct experts of the step (ascending) -> waves that fit the store -> per expert: its rows gathered once, gate and up, activation, down, into a slab
  *          -> combine: F32, ascending expert id, one rounding
  *
+ * or, on a device whose kernels take the layer's weights by a table of addresses (grouped): router -> groups, on the device -> gate and up of all experts that are there, down of all,
+ * into the slab -> combine. Resident experts then need nothing of the host; others are leased as above and computed in several such rounds.
+ *
  * Where the store reads ahead, the next layer's router is asked too, about the residual stream as it is before this layer's experts: a guess that the store takes as a hint.
  *
  * Experts may arrive in any order: each writes its own rows of the slab, and the combination fixes the order of the sum.
@@ -45,21 +48,26 @@ typedef struct moe_parts {
     int gate_scale, up_scale, gate_up_scale, down_scale;
     vt_scale_params gate_blocks, up_blocks, gate_up_blocks, down_blocks;
     bool interleaved, gate_up_transposed, down_transposed;
+    bool grouped, gated;        /* found when planning: the layer goes by tables, with the gate within the product */
+    vt_dtype x_dtype, mid_dtype; /* of the activations in front of gate and up, and of down, where it does */
 } moe_parts;
 
-enum { MOE_USE_FENCES = 8 };
+enum { MOE_USE_FENCES = 8, MOE_TABLES = 32 };
 
 typedef struct model_moe {
     expert_bank bank;
     moe_parts *parts;      /* [n_layers] */
     expert_store *store;   /* owned; NULL before model_moe_attach */
-    bool any;              /* some layer has experts */
+    bool any, any_grouped; /* some layer has experts; some goes by tables */
     /* host scratch of the step, sized by the plan; what is copied from and to the device lies in `exchange` */
     int32_t *ids, *pair_row, *index;
     int32_t *guessed;      /* ids that the next layer's router may choose */
     int32_t *hint, *votes; /* [experts]: of them, the likeliest first, and by how many rows each was chosen */
     float *weights, *sorted;
     vt_buffer exchange;
+    int64_t *tables;       /* [MOE_TABLES][table_entries]: addresses of leases, each read by a copy to the device; n_tables are in use */
+    size_t table_entries;
+    int32_t n_tables;
     int32_t *order, *count, *first, *distinct, *wave;
     expert_lease *held;    /* [experts]: of the wave, read by queued work */
     int32_t n_held;
@@ -69,6 +77,28 @@ typedef struct model_moe {
     vt_fence used[MOE_USE_FENCES]; /* behind the work of a wave, in turn; one that is recorded anew ends later, which is safe */
     int32_t next_used, n_used;
 } model_moe;
+
+/* block_moe.c, for block_moe_grouped.c: */
+/** What the router chose, and guessed of the layer guessed_layer (-1: nothing). */
+typedef struct moe_choice {
+    vt_tensor ids, weights, guessed;
+    int32_t guessed_layer;
+} moe_choice;
+/** Of moe->ids: count and first of each expert, and the list of those that have rows, whose number is returned. */
+int32_t moe_count_rows(model_moe *moe, int32_t n_pairs, int32_t n_experts);
+/** The router's choice on the host (the one wait inside a layer), replaced and shown where somebody wants that. */
+NODISCARD status moe_read_choice(block_ctx *c, int layer, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed);
+/** Tells the store what the next layer may take. */
+void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows);
+NODISCARD status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved);
+NODISCARD status moe_release_held(block_ctx *c);
+/** An expert that could not be read: zeros in its places of the slab, and the sequences that need it have failed; the error, where no other sequence is left. */
+NODISCARD status moe_do_without(block_ctx *c, int32_t expert, vt_tensor slab);
+
+/* block_moe_grouped.c */
+/** While planning: whether the layer goes by tables. Asks the queue for every op that this needs; the host's own device goes expert by expert unless the options say otherwise. */
+void moe_grouped_choose(block_ctx *c, int layer);
+NODISCARD status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice);
 
 /** What the hyper-parameters say of experts makes sense; a line for each thing that does not. */
 void model_moe_check(const model *mo, textbuf *report);

@@ -71,10 +71,12 @@ typedef struct model_options {
     int32_t max_segments;
     int32_t max_pages;      /* of one sequence */
     int32_t max_head_rows;  /* logits rows per model_head */
+    bool group_experts;     /* experts by tables of addresses also where the host addresses the device's memory, for tests */
     bool capture;           /* steps that repeat are captured, where the device can */
     bool guess_experts;     /* ask the next layer's router ahead, where the store of experts wants to know */
     model_observer *observe; /* NULL: none */
     model_routing_observer *observe_routing; /* NULL: none */
+    bool observe_only_read; /* the choice is not read for the observer's sake: it sees the layers whose choice the host needs */
     model_routing_override *override_routing; /* NULL: none; before the observer */
     void *observe_ctx;
 } model_options;

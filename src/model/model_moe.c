@@ -174,8 +174,21 @@ enum { N_EXCHANGED = 6, EXCHANGE_ALIGN = 256 };
 
 static size_t exchanged_bytes(const model *mo) { return (pair_count(mo) * sizeof(int32_t) + EXCHANGE_ALIGN - 1) / EXCHANGE_ALIGN * EXCHANGE_ALIGN; }
 
-/* ids, pair_row, index, weights, sorted, guessed per pair */
-size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? N_EXCHANGED * exchanged_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
+/* Of one table of addresses: parts by experts of the largest layer. */
+static size_t table_entries(const model *mo) {
+    size_t most = 0;
+    for (int l = 0; mo->moe->any_grouped && l < (int)mo->hp.n_layers; l++) {
+        const expert_layer *el = &mo->moe->bank.layers[l];
+        const size_t n = (size_t)el->n_parts * (size_t)el->n_experts;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* ids, pair_row, index, weights, sorted, guessed per pair; tables of addresses */
+static size_t exchange_bytes(const model *mo) { return N_EXCHANGED * exchanged_bytes(mo) + MOE_TABLES * table_entries(mo) * sizeof(int64_t); }
+
+size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? exchange_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
 
 /* order per expert of a row; count, first, distinct, wave, hint, votes, held per expert; failures per segment */
 size_t model_moe_scratch_bytes(const model *mo) {
@@ -196,7 +209,7 @@ status model_moe_commit(model *mo, error *err) {
         {&moe->hint, experts * sizeof(int32_t)},                        {&moe->votes, experts * sizeof(int32_t)},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) TRY(mem_alloc_named(mo->m, MEM_ENGINE, arrays[i].bytes, "routing scratch", arrays[i].at, err));
-    TRY(vt_buffer_alloc_host(mo->device, MEM_STAGING, N_EXCHANGED * n, "routing of the step", &moe->exchange, err));
+    TRY(vt_buffer_alloc_host(mo->device, MEM_STAGING, exchange_bytes(mo), "routing of the step", &moe->exchange, err));
     char *at = moe->exchange.data;
     moe->ids = (int32_t *)(void *)at;
     moe->pair_row = (int32_t *)(void *)(at + n);
@@ -204,6 +217,8 @@ status model_moe_commit(model *mo, error *err) {
     moe->weights = (float *)(void *)(at + 3 * n);
     moe->sorted = (float *)(void *)(at + 4 * n);
     moe->guessed = (int32_t *)(void *)(at + 5 * n);
+    moe->tables = (int64_t *)(void *)(at + N_EXCHANGED * n);
+    moe->table_entries = table_entries(mo);
     for (; moe->n_used < MOE_USE_FENCES; moe->n_used++) {
         const status rc = vt_fence_create(mo->device, &moe->used[moe->n_used]);
         if (rc != STATUS_OK) return error_set(err, rc, "model: the device gives no fence for its experts");

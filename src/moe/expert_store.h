@@ -77,11 +77,13 @@ struct expert_store {
     void (*enter)(expert_store *s, int32_t layer);
     /* Whether a hint about the layer is worth making, when n_asked (row, expert) pairs will choose among its experts: asked once in each step. NULL: never. */
     bool (*wants_hint)(expert_store *s, int32_t layer, int64_t n_asked);
+    /* Of experts that stay where they are: device memory that holds the addresses of the layer's parts, int64 [part][expert]. NULL, or NULL returned: they are leased. */
+    const void *(*tables)(const expert_store *s, int32_t layer);
 };
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
 NODISCARD status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *queue, expert_store **out, error *err);
-/** Copies (MEM_EXPERTS) of the resident store: every expert, or on a host-addressable device those that the file has at odd addresses. */
+/** Copies (MEM_EXPERTS) of the resident store: every expert and the tables of their addresses, or on a host-addressable device those that the file has at odd addresses. */
 size_t expert_store_resident_copy_bytes(const expert_bank *bank, bool host_addressable);
 /** Tables (MEM_MODEL) of the resident store. */
 size_t expert_store_resident_table_bytes(const expert_bank *bank);

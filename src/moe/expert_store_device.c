@@ -366,7 +366,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint};
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL};
     s->m = m;
     s->device = device;
     s->copies = copy_queue;

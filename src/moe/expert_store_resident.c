@@ -10,6 +10,7 @@ typedef struct resident_store {
     vt_buffer copy;             /* devices that cannot read host memory */
     const uint8_t **part;       /* [layer][expert][part], flattened; first[layer] is where a layer begins */
     size_t *first;
+    int64_t *tables;            /* device memory: [layer][part][expert]; NULL: the host's own memory */
     int32_t layer, n, next;     /* the wave begun */
     int32_t *ids;
     int64_t n_leases;
@@ -91,8 +92,15 @@ static bool needs_copy(const expert_layer *el, int32_t expert) {
     return false;
 }
 
+/* The addresses of all parts, which lie behind the experts in a copy that kernels read by tables. */
+static size_t table_bytes(const expert_bank *bank) {
+    size_t n = 0;
+    for (int32_t l = 0; l < bank->n_layers; l++) n += (size_t)bank->layers[l].n_experts * (size_t)bank->layers[l].n_parts;
+    return n * sizeof(int64_t);
+}
+
 size_t expert_store_resident_copy_bytes(const expert_bank *bank, bool host_addressable) {
-    size_t bytes = 0;
+    size_t bytes = host_addressable ? 0 : table_bytes(bank);
     for (int32_t l = 0; l < bank->n_layers; l++) {
         for (int32_t e = 0; e < bank->layers[l].n_experts; e++) {
             if (!host_addressable || needs_copy(&bank->layers[l], e)) bytes += bank->layers[l].slot_bytes;
@@ -136,12 +144,38 @@ static status place_all(resident_store *s, vt_queue *queue, staged_upload *up, e
     return STATUS_OK;
 }
 
+/* The tables: [layer][part][expert], each layer's where its parts are listed. */
+static status send_tables(resident_store *s, vt_queue *queue, error *err) {
+    const expert_bank *bank = s->base.bank;
+    const size_t bytes = table_bytes(bank);
+    if (bytes == 0) return STATUS_OK;
+    int64_t *table = mem_alloc(s->m, MEM_STAGING, bytes);
+    if (table == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for their addresses");
+    for (int32_t l = 0; l < bank->n_layers; l++) {
+        const size_t n_experts = (size_t)bank->layers[l].n_experts, n_parts = (size_t)bank->layers[l].n_parts;
+        for (size_t e = 0; e < n_experts; e++) {
+            for (size_t p = 0; p < n_parts; p++) table[s->first[l] + p * n_experts + e] = (int64_t)(uintptr_t)parts_of(s, l, (int32_t)e)[p];
+        }
+    }
+    s->tables = (int64_t *)(void *)((uint8_t *)s->copy.data + s->copy.bytes - bytes);
+    status rc = vt_copy(queue, s->tables, table, bytes);
+    if (rc == STATUS_OK) rc = vt_queue_sync(queue);
+    mem_free(s->m, table);
+    return rc == STATUS_OK ? rc : error_set(err, rc, "experts: copying their addresses failed");
+}
+
+static const void *tables(const expert_store *base, int32_t layer) {
+    const resident_store *s = (const resident_store *)base;
+    return s->tables != NULL ? s->tables + s->first[layer] : NULL;
+}
+
 static status upload_all(resident_store *s, vt_queue *queue, error *err) {
     staged_upload up;
     status rc = staged_upload_begin(&up, s->base.bank->src, queue, s->base.bank->total_bytes, err);
     if (rc == STATUS_OK) rc = place_all(s, queue, &up, err);
     const status end = staged_upload_end(&up, rc == STATUS_OK ? err : NULL);
-    return rc == STATUS_OK ? end : rc;
+    if (rc == STATUS_OK) rc = end;
+    return rc == STATUS_OK ? send_tables(s, queue, err) : rc;
 }
 
 size_t expert_store_resident_table_bytes(const expert_bank *bank) {
@@ -156,7 +190,7 @@ status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *q
     size_t n_parts = 0;
     status rc = STATUS_NO_MEMORY;
     if (s == NULL) return error_set(err, rc, "experts: no memory for a store");
-    s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, NULL, NULL, NULL};
+    s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, NULL, NULL, NULL, tables};
     s->m = m;
     s->first = mem_calloc(m, MEM_MODEL, (size_t)bank->n_layers, sizeof *s->first);
     s->ids = mem_calloc(m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->ids);

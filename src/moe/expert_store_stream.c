@@ -478,7 +478,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint};
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL};
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;

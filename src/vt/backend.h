@@ -66,6 +66,7 @@ typedef struct vt_call {
         vt_router_params router;
         vt_swiglu_params swiglu;
         vt_gated_delta_params gated_delta;
+        vt_grouped_params grouped;
         float scalar;
     } p;
 } vt_call;

@@ -82,7 +82,7 @@ void op_check_in(op_check *c, const char *name, const vt_tensor *t, int min_dims
     size_t bytes;
     bool fits = span(t, &n_span) && vt_tensor_elems(t) >= 0 && vt_dtype_row_bytes(t->dtype, n_span, &bytes) && bytes <= PTRDIFF_MAX;
     OP_CHECK(c, fits, "%s: too large for the address space", name);
-    if (c->rc != STATUS_OK || bytes == 0 || c->q->recorder) return; /* a recorder is asked with no data behind the tensors */
+    if (c->rc != STATUS_OK || bytes == 0 || c->no_data || c->q->recorder) return; /* a recorder is asked with no data behind the tensors */
     uintptr_t begin = (uintptr_t)t->data;
     OP_CHECK(c, t->data, "%s: no data", name);
     OP_CHECK(c, begin % vt_dtype_alignment(t->dtype) == 0, "%s: data is not aligned to %zu bytes", name, vt_dtype_alignment(t->dtype));
@@ -131,6 +131,13 @@ bool op_check_optional(op_check *c, const char *name, const vt_tensor *t, int mi
     }
     add(c, name, &absent);
     return false;
+}
+
+bool op_check_view(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims) {
+    c->any_inner_stride = c->no_data = true;
+    const bool there = op_check_optional(c, name, t, min_dims, max_dims);
+    c->any_inner_stride = c->no_data = false;
+    return there;
 }
 
 int64_t op_check_dim(const op_check *c, int a, int i) {

@@ -21,6 +21,7 @@ typedef struct op_check {
     vt_call call;
     op_arg args[VT_CALL_MAX_TENSORS];
     bool any_inner_stride; /* the argument being added may have its elements apart */
+    bool no_data;          /* ... is a description: its data are not looked at */
 } op_check;
 
 op_check op_check_begin(vt_queue *q, vt_op op, error *err);
@@ -29,6 +30,8 @@ op_check op_check_begin(vt_queue *q, vt_op op, error *err);
 void op_check_in(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
 /** As op_check_in; elements of a row may lie apart (element types only). */
 void op_check_in_strided(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
+/** As op_check_in_strided, or no tensor: a description of what lies elsewhere, whose data are not looked at. Returns whether it is there. */
+bool op_check_view(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
 void op_check_out(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
 /** As op_check_in, or no tensor (NULL or n_dims 0). Returns whether it is there. */
 bool op_check_optional(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);

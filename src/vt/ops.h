@@ -144,6 +144,45 @@ NODISCARD status vt_swiglu_clamp_and_mul(vt_queue *q, const vt_tensor *out, cons
 /** out[T,D] = x[T,D] / (1 + exp(-gate)) with vt_expf; gate F32 [T,D], or [T,1] for one gate a row. out may be x. */
 NODISCARD status vt_mul_sigmoid(vt_queue *q, const vt_tensor *out, const vt_tensor *x, const vt_tensor *gate, error *err);
 
+/**
+ * Which rows go to which expert. ids I32 [T,k], distinct within a row and 0 .. E - 1; weights F32 [T,k]. Pairs (row, expert) get places 0 .. T k - 1: experts ascending, rows ascending
+ * within an expert. first I32 [E + 1]: the places of expert e are first[e] .. first[e + 1] - 1; pair_row I32 [T k]: the row of each place; index I32 and sorted F32 [T,k]: for each row its
+ * places and their weights by ascending expert, as vt_moe_combine takes them.
+ */
+NODISCARD status vt_moe_group(vt_queue *q, const vt_tensor *first, const vt_tensor *pair_row, const vt_tensor *index, const vt_tensor *sorted, const vt_tensor *ids,
+                              const vt_tensor *weights, error *err);
+
+/** The rows of a grouped product: x F32 or BF16 [T,K]; first I32 [E + 1], as vt_moe_group gives it; pair_row I32 [P], the row of x at each place, or n_dims 0: place i has row i of x. */
+typedef struct vt_grouped_rows { vt_tensor x, first, pair_row; } vt_grouped_rows;
+
+/**
+ * The weights of a grouped product: views that all groups share, whose data are not looked at, and for each a table I64 [E] of addresses on the queue's device. w [N,K], free strides for
+ * element types; bias F32, F16 or BF16 [N], or n_dims 0; scale as vt_matmul_bt_scaled has it. Address 0: the group is not there. Where the host cannot address the device's memory the
+ * addresses are multiples of 64. up_table: of vt_matmul_grouped_gated.
+ */
+typedef struct vt_grouped_weights { vt_tensor w, table, bias, bias_table, scale, scale_table, up_table; } vt_grouped_weights;
+
+/** What a gate does with (gate, up): vt_silu_and_mul, vt_gelu_and_mul, vt_swiglu_clamp_and_mul. */
+typedef enum vt_gate { VT_GATE_SILU, VT_GATE_GELU, VT_GATE_SWIGLU_CLAMP } vt_gate;
+
+/** max_rows: the most rows that a group can have (T), which with P and E chooses the kernel; blocks: of scale; gate and swiglu: of vt_matmul_grouped_gated. */
+typedef struct vt_grouped_params { int32_t max_rows; vt_scale_params blocks; vt_gate gate; vt_swiglu_params swiglu; } vt_grouped_params;
+
+/**
+ * out[i,:] = x[row(i),:] . W_e^T (+ bias_e) for first[e] <= i < first[e + 1]; rows of groups that are not there stay as they are. The bits of a row do not depend on which groups are there:
+ * on a processor they are those of vt_matmul_bt over x as F32 (sixteen lanes; also with free strides), then vt_add, one rounding to out. out F32 or BF16 [P,N].
+ */
+NODISCARD status vt_matmul_grouped(vt_queue *q, const vt_tensor *out, const vt_grouped_rows *rows, const vt_grouped_weights *weights, vt_grouped_params p, error *err);
+
+/** The same with the weights of vt_matmul_bt_scaled; out F32. */
+NODISCARD status vt_matmul_grouped_scaled(vt_queue *q, const vt_tensor *out, const vt_grouped_rows *rows, const vt_grouped_weights *weights, vt_grouped_params p, error *err);
+
+/**
+ * out[i,j] = gate(g, u) with the outputs g and u of vt_matmul_grouped in F32: W has 2 D rows, g is row j and u row D + j, or with swiglu.interleaved rows 2j and 2j + 1 (bias alike). With
+ * up_table W has D rows: g is row j of the matrix in table, u of the one in up_table, and there is no bias. out F32 or BF16 [P,D].
+ */
+NODISCARD status vt_matmul_grouped_gated(vt_queue *q, const vt_tensor *out, const vt_grouped_rows *rows, const vt_grouped_weights *weights, vt_grouped_params p, error *err);
+
 /** out = cap * tanh(x / cap), cap > 0; tanh(u) = 1 - 2 / (exp(2u) + 1) with vt_expf. F32. out may be x. */
 NODISCARD status vt_softcap(vt_queue *q, const vt_tensor *out, const vt_tensor *x, float cap, error *err);
 

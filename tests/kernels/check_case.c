@@ -62,6 +62,7 @@ void case_begin(check_case *c, const vt_row *row, uint64_t seed) {
     c->aligned = false;
     c->special = false;
     c->by_row = 0;
+    c->tables = 0;
     c->n_rows = 0;
 }
 
@@ -165,6 +166,34 @@ void case_restore(check_case *c) {
     }
 }
 
+/* Where what lies at p of the host lies on the device. */
+static void *twin_of(const check_case *c, const void *p) {
+    for (int j = 0; j < c->n; j++) {
+        const slot *s = &c->slots[j];
+        if ((const uint8_t *)p >= s->watched && (const uint8_t *)p <= s->watched_end && s->watched != s->watched_end) return (uint8_t *)s->device.data + ((const uint8_t *)p - s->watched);
+    }
+    return (void *)(uintptr_t)p;
+}
+
+/* The tables again, with the device's addresses. */
+static status send_tables(check_case *c, vt_queue *q, error *err) {
+    for (int i = 0; i < c->n; i++) {
+        if (!(c->tables >> i & 1)) continue;
+        const slot *s = &c->slots[i];
+        const size_t n = (size_t)(s->end - s->begin);
+        int64_t *copy = mem_alloc(c->m, MEM_PROCESS, n);
+        if (!copy) return error_set(err, STATUS_NO_MEMORY, "check: no memory");
+        memcpy(copy, s->begin, n);
+        for (size_t j = 0; j < n / sizeof *copy; j++)
+            if (copy[j] != 0) copy[j] = (int64_t)(uintptr_t)twin_of(c, (const void *)(uintptr_t)copy[j]);
+        status rc = vt_copy(q, (uint8_t *)s->device.data + (s->begin - s->watched), copy, n);
+        if (rc == STATUS_OK) rc = vt_queue_sync(q);
+        mem_free(c->m, copy);
+        if (rc != STATUS_OK) return error_set(err, rc, "check: a table was not copied");
+    }
+    return STATUS_OK;
+}
+
 status case_to_device(check_case *c, vt_queue *q, vt_call *call, vt_tensor twins[CASE_SLOTS], error *err) {
     for (int i = 0; i < c->n; i++) {
         slot *s = &c->slots[i];
@@ -177,15 +206,10 @@ status case_to_device(check_case *c, vt_queue *q, vt_call *call, vt_tensor twins
     }
     for (int i = 0; i < call->n_tensors; i++) {
         twins[i] = *call->t[i];
-        for (int j = 0; j < c->n; j++) {
-            slot *s = &c->slots[j];
-            if ((uint8_t *)twins[i].data < s->watched || (uint8_t *)twins[i].data > s->watched_end || s->watched == s->watched_end)
-                continue;
-            twins[i].data = (uint8_t *)s->device.data + ((uint8_t *)twins[i].data - s->watched);
-            break;
-        }
+        twins[i].data = twin_of(c, twins[i].data);
         call->t[i] = &twins[i];
     }
+    TRY(send_tables(c, q, err));
     return vt_queue_sync(q);
 }
 
@@ -197,7 +221,7 @@ static status through_device(check_case *c, vt_kernel_fn *fn, vt_queue *q, vt_ca
     TRY(vt_queue_sync(q));
     for (int i = 0; i < c->n; i++) {
         slot *s = &c->slots[i];
-        TRY(vt_copy(q, s->watched, s->device.data, (size_t)(s->watched_end - s->watched)));
+        if (!(c->tables >> i & 1)) TRY(vt_copy(q, s->watched, s->device.data, (size_t)(s->watched_end - s->watched)));
     }
     return vt_queue_sync(q);
 }
@@ -220,6 +244,7 @@ status case_run_alone(check_case *c, vt_kernel_fn *fn, error *err) {
             part[i] = c->t[i];
             call.t[i] = &part[i];
             if (c->by_row >> i & 1) part[i] = vt_tensor_slice(part[i], 0, r, 1);
+            if (c->tables >> i & 1) part[i].data = (int64_t *)part[i].data + (r + 1) * part[i].dim[0];
         }
         TRY(run_call(c, fn, NULL, &call, err));
     }

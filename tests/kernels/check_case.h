@@ -48,6 +48,7 @@ typedef struct check_case {
     bool aligned;       /* for rows of a device with a shape limit: data and strides are multiples of 64 bytes, K of 32 elements */
     bool special;       /* NaN and infinities among the inputs: bits are compared, expected values are not */
     uint32_t by_row;    /* tensors that are sliced together to run one row alone */
+    uint32_t tables;    /* tensors of addresses of what lies in others (n_dims 1). Behind a table lie n_rows more, which run one part alone */
     int64_t n_rows;     /* 0: cannot be sliced */
     double *want, *mag; /* of the elements of the output in order; mag: sum of the magnitudes of the terms */
     slot slots[CASE_SLOTS];
@@ -112,6 +113,6 @@ const check_op *check_op_of(vt_op op);
 extern const check_op check_matmul_bt, check_matmul_bt_alpha_beta, check_quantize_rows, check_gather_rows, check_rms_norm, check_rope,
     check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled,
     check_matmul_kn, check_router_topk, check_moe_combine, check_swiglu_clamp_and_mul, check_mul_sigmoid, check_softcap,
-    check_causal_conv_silu, check_gated_delta, check_argmax;
+    check_causal_conv_silu, check_gated_delta, check_moe_group, check_matmul_grouped, check_matmul_grouped_scaled, check_matmul_grouped_gated, check_argmax;
 
 #endif

@@ -149,6 +149,27 @@ vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
         s.t[0] = place(&p, VT_I32, 2, 0, 0, 0);
         s.t[1] = place(&p, a, 2, 8, 0, 0);
         break;
+    case VT_OP_MOE_GROUP:
+        s.t[0] = place(&p, VT_I32, 5, 0, 0, 0);
+        s.t[1] = place(&p, VT_I32, 6, 0, 0, 0);
+        s.t[2] = place(&p, VT_I32, 2, 3, 0, 0);
+        s.t[3] = place(&p, VT_F32, 2, 3, 0, 0);
+        s.t[4] = place(&p, VT_I32, 2, 3, 0, 0);
+        s.t[5] = place(&p, a, 2, 3, 0, 0);
+        break;
+    case VT_OP_MATMUL_GROUPED:
+    case VT_OP_MATMUL_GROUPED_SCALED:
+    case VT_OP_MATMUL_GROUPED_GATED:
+        s.t[0] = place(&p, op == VT_OP_MATMUL_GROUPED_SCALED ? VT_F32 : c, 4, 3, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        s.t[2] = place(&p, VT_I32, 3, 0, 0, 0);
+        s.t[3] = place(&p, VT_I32, 4, 0, 0, 0);
+        s.t[4] = place(&p, b, op == VT_OP_MATMUL_GROUPED_GATED ? 6 : 3, K, 0, 0);
+        s.t[5] = place(&p, VT_I64, 2, 0, 0, 0);
+        if (op != VT_OP_MATMUL_GROUPED_SCALED) break;
+        s.t[8] = place(&p, c, 3, K / 32, 0, 0);
+        s.t[9] = place(&p, VT_I64, 2, 0, 0, 0);
+        break;
     default:
         fail_msg("op %s has no sample: add one", vt_op_name(op));
     }
@@ -209,6 +230,17 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
         return vt_causal_conv_silu(q, &t[0], &t[1], &t[2], &t[3], &(vt_recurrent_rows){t[4], t[5], t[6]}, err);
     case VT_OP_GATED_DELTA:
         return vt_gated_delta(q, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &(vt_recurrent_rows){t[7], t[8], t[9]}, (vt_gated_delta_params){1, 2, 2, 2, false, false}, err);
+    case VT_OP_MOE_GROUP:
+        return vt_moe_group(q, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], err);
+    case VT_OP_MATMUL_GROUPED:
+    case VT_OP_MATMUL_GROUPED_SCALED:
+    case VT_OP_MATMUL_GROUPED_GATED: {
+        const vt_grouped_rows rows = {t[1], t[2], t[3]};
+        const vt_grouped_weights w = {.w = t[4], .table = t[5], .scale = t[8], .scale_table = t[9]};
+        const vt_grouped_params params = {.max_rows = 2, .blocks = {1, 32}};
+        if (s->op == VT_OP_MATMUL_GROUPED_SCALED) return vt_matmul_grouped_scaled(q, &t[0], &rows, &w, params, err);
+        return s->op == VT_OP_MATMUL_GROUPED ? vt_matmul_grouped(q, &t[0], &rows, &w, params, err) : vt_matmul_grouped_gated(q, &t[0], &rows, &w, params, err);
+    }
     default:
         return error_set(err, STATUS_BUG, "no sample");
     }

@@ -12,7 +12,7 @@
 
 #include "vt/backend_manifest.h"
 
-enum { MAX_ROWS = 512, MAX_ALLOCS = 512, MAX_QUEUES = 8, MAX_COMMANDS = 512, DEVICE_ALIGN = 256, NAME_BYTES = 48 };
+enum { MAX_EXPERTS = 512, MAX_ROWS = 512, MAX_ALLOCS = 512, MAX_QUEUES = 8, MAX_COMMANDS = 512, DEVICE_ALIGN = 256, NAME_BYTES = 48 };
 static const size_t RESERVED = (size_t)1 << 30;
 
 extern const vt_backend_tables vt_cpu_tables;
@@ -190,7 +190,26 @@ static size_t reach(const vt_tensor *t) {
 
 static bool drain(posed_queue *q, const posed_fence *until, uint64_t ticket);
 
+/* Which tensor of a grouped product is the table of addresses of tensor i, whose data are not looked at; -1: it is a tensor like any. */
+static int table_of(const vt_call *call, int i) {
+    enum { W = 4, BIAS = 6, SCALE = 8 };
+    if (call->op != VT_OP_MATMUL_GROUPED && call->op != VT_OP_MATMUL_GROUPED_SCALED && call->op != VT_OP_MATMUL_GROUPED_GATED) return -1;
+    return i == W || i == BIAS || (i == SCALE && call->op == VT_OP_MATMUL_GROUPED_SCALED) ? i + 1 : -1;
+}
+
+/* A table with the addresses at which the processor reads what they stand for, in `to`; false: one of them is not the device's. */
+static bool translate(const posed_device *d, const vt_tensor *table, const vt_tensor *what, int64_t *to) {
+    const int64_t *from = table->data;
+    for (int64_t e = 0; e < table->dim[0]; e++) {
+        const void *p = (const void *)(uintptr_t)from[e];
+        if (p != NULL && (!is_device(d, p) || !is_live(d, p, reach(what)) || (uintptr_t)p % 64 != 0)) return false;
+        to[e] = p != NULL ? (int64_t)(uintptr_t)bytes_at(d, p) : 0;
+    }
+    return true;
+}
+
 static void run_kernel(posed_device *d, command *c) {
+    static int64_t tables[VT_CALL_MAX_TENSORS][MAX_EXPERTS];
     error err = {0};
     if (c->fails) {
         d->error = STATUS_FAILED;
@@ -200,14 +219,25 @@ static void run_kernel(posed_device *d, command *c) {
         if (c->call.t[i] == NULL) continue;
         const size_t bytes = reach(&c->t[i]);
         c->call.t[i] = &c->t[i];
-        if (c->t[i].n_dims == 0 || bytes == 0) continue;
+        if (c->t[i].n_dims == 0 || bytes == 0 || table_of(&c->call, i) >= 0) continue;
         if (!is_device(d, c->t[i].data) || !is_live(d, c->t[i].data, bytes)) {
             d->error = wrong(d->gpu, "a kernel was given memory that is not the device's");
             return;
         }
         c->t[i].data = bytes_at(d, c->t[i].data);
     }
+    for (int i = 0; i < c->call.n_tensors; i++) {
+        const bool up = c->call.op == VT_OP_MATMUL_GROUPED_GATED && i == 8;
+        const int table = up ? i : table_of(&c->call, i);
+        if (table < 0 || c->t[table].n_dims == 0) continue;
+        if (c->t[table].dim[0] > MAX_EXPERTS || !translate(d, &c->t[table], &c->t[up ? 4 : i], tables[table])) {
+            d->error = wrong(d->gpu, "a table has an address that is not the device's");
+            return;
+        }
+        c->t[table].data = tables[table];
+    }
     const vt_row *row = cpu_row(d, &c->call);
+    c->queue.caps |= d->cpu_caps; /* a row that calls others may call the fast ones */
     if (row == NULL || row->run(&c->queue, &c->call, &err) != STATUS_OK) {
         if (err.text[0] != '\0') fprintf(stderr, "posed %s: %s\n", vt_device_type_name(d->gpu->type), err.text);
         d->error = STATUS_FAILED;

@@ -90,8 +90,12 @@ static vt_sig sample_sig(vt_op op) {
     return vt_sig_make(VT_F32, VT_F32, VT_F32);
 }
 
+/* A description: its data are not looked at, and it may lie anyhow. */
+static bool is_view(vt_op op, int t) { return t == 4 && (op == VT_OP_MATMUL_GROUPED || op == VT_OP_MATMUL_GROUPED_SCALED || op == VT_OP_MATMUL_GROUPED_GATED); }
+
 static bool applies(const vt_sample *s, int t, size_t k) {
     const vt_tensor *x = &s->t[t];
+    if (is_view(s->op, t) && (spoils[k].spoil == null_data || spoils[k].spoil == gap_in_row || spoils[k].spoil == end_of_memory)) return false;
     int last = x->n_dims - 1;
     if (spoils[k].outer && (last == 0 || x->dim[0] < spoils[k].min_dim || vt_dtype_is_block(x->dtype))) return false;
     if (spoils[k].spoil == gap_in_row && (x->dim[last] < 2 || (s->op == VT_OP_MATMUL_KN && t == 2))) return false; /* its b may lie anyhow */

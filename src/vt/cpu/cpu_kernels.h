@@ -138,6 +138,9 @@ static inline void cpu_store(const cpu_epilogue *e, int64_t m, int64_t n, float 
 /** Elements k0 .. k0 + n - 1 of a weight row as F32; k0 and n whole blocks (of at most 256 elements). cpu_dequantize.c */
 void cpu_dequantize(vt_dtype t, const uint8_t *row, int64_t k0, int64_t n, float *out);
 
+/** Element i of F32, F16, BF16, FP8, E8M0 or FP4, at any address. ref_moe.c */
+float cpu_element(vt_dtype t, const uint8_t *base, int64_t i);
+
 /** The tensors of vt_rows in a call from place `first`; STATUS_INVALID when a row points outside pages or cache. cpu_pages.c */
 typedef struct cpu_pages {
     const int32_t *pos, *seg;

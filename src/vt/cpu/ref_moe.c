@@ -12,7 +12,7 @@ static float f4_e2m1(uint8_t v) {
 
 static float f8_e8m0(uint8_t v) { return v == 255 ? NAN : ldexpf(1.0f, v - 127); }
 
-static float element(vt_dtype t, const uint8_t *base, int64_t i) {
+float cpu_element(vt_dtype t, const uint8_t *base, int64_t i) {
     float f;
     switch (t) {
     case VT_F32: memcpy(&f, base + 4 * i, sizeof f); return f;
@@ -45,8 +45,8 @@ static void scaled_task(void *ctx, int64_t begin, int64_t end, int thread) {
         const uint8_t *x = cpu_row(a, m), *w = cpu_row(b, n), *s = cpu_row(scale, n / p.block_n);
         float lanes[CPU_LANES] = {0};
         for (int64_t k = 0; k < a->dim[1]; k++) {
-            const float value = element(b->dtype, w, k) * element(scale->dtype, s, k / p.block_k);
-            lanes[k % CPU_LANES] = fmaf(element(a->dtype, x, k), value, lanes[k % CPU_LANES]);
+            const float value = cpu_element(b->dtype, w, k) * cpu_element(scale->dtype, s, k / p.block_k);
+            lanes[k % CPU_LANES] = fmaf(cpu_element(a->dtype, x, k), value, lanes[k % CPU_LANES]);
         }
         store(out, m, n, cpu_sum_lanes(lanes));
     }
@@ -68,7 +68,7 @@ static void kn_task(void *ctx, int64_t begin, int64_t end, int thread) {
         const float *x = (const void *)cpu_row(a, m);
         float lanes[CPU_LANES] = {0};
         for (int64_t k = 0; k < a->dim[1]; k++) {
-            const float value = element(b->dtype, b->data, k * b->stride[0] + n * b->stride[1]);
+            const float value = cpu_element(b->dtype, b->data, k * b->stride[0] + n * b->stride[1]);
             lanes[k % CPU_LANES] = fmaf(x[k], value, lanes[k % CPU_LANES]);
         }
         store(out, m, n, cpu_sum_lanes(lanes));
@@ -103,7 +103,7 @@ static float selection(const router_row *r, int64_t e) {
     const vt_tensor *bias = r->call->t[3];
     if (!isfinite(r->logits[e])) return -INFINITY;
     float s = r->call->p.router.mode == VT_ROUTER_SOFTMAX_SELECTED ? r->logits[e] : probability(r, e);
-    if (bias->n_dims != 0) s += element(bias->dtype, bias->data, e);
+    if (bias->n_dims != 0) s += cpu_element(bias->dtype, bias->data, e);
     return s;
 }
 
@@ -183,7 +183,7 @@ static void router_weights(const router_row *r, const int32_t *ids, float *w, in
             w[j] = sum > 0.0f ? w[j] / (sum + 1e-20f) : 0.0f;
         }
         w[j] *= p->scaling;
-        if (expert_scale->n_dims != 0) w[j] *= element(expert_scale->dtype, expert_scale->data, ids[j]);
+        if (expert_scale->n_dims != 0) w[j] *= cpu_element(expert_scale->dtype, expert_scale->data, ids[j]);
     }
 }
 

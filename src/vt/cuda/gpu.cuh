@@ -159,6 +159,25 @@ GPU_FN float gpu_expf(float x) {
 }
 
 GPU_FN float gpu_silu(float g) { return g / (1.0f + gpu_expf(-g)); }
+
+GPU_FN float gpu_gelu(float g) {
+    float u = 0.7978845608f * (g + 0.044715f * (g * g * g));
+    float tanh_u = 1.0f - 2.0f / (gpu_expf(2.0f * u) + 1.0f);
+    return (0.5f * g) * (1.0f + tanh_u);
+}
+
+GPU_FN float gpu_swiglu(float g, float u, float alpha, float limit) {
+    if (g > limit) g = limit;
+    if (u > limit) u = limit;
+    if (u < -limit) u = -limit;
+    return (u + 1.0f) * (g / (1.0f + gpu_expf(-alpha * g)));
+}
+
+GPU_FN float gpu_gate(int gate, vt_swiglu_params p, float g, float u) {
+    if (gate == VT_GATE_SWIGLU_CLAMP) return gpu_swiglu(g, u, p.alpha, p.limit);
+    return (gate == VT_GATE_SILU ? gpu_silu(g) : gpu_gelu(g)) * u;
+}
+
 GPU_FN bool gpu_finite(float x) { return (__float_as_uint(x) & 0x7F800000u) != 0x7F800000u; }
 GPU_FN float gpu_infinity() { return __uint_as_float(0x7F800000u); }
 
