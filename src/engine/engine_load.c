@@ -156,10 +156,10 @@ static void plan_rest(headrace_engine *e) {
     kv_cache_options ko;
     kv_options(e, &ko);
     const size_t tables = (3 * rows + (size_t)p->max_head_rows + (size_t)mo->n_groups * seqs * pages) * sizeof(int32_t);
-    const size_t activations = mo->plan_workspace_bytes + mo->plan_meta_bytes, ropes = 1024 * 1024;
+    const size_t activations = mo->plan_workspace_bytes + mo->plan_meta_bytes + model_choices_bytes(mo), ropes = 1024 * 1024;
     memset(p->device_bytes, 0, sizeof p->device_bytes);
     p->bytes[MEM_ACTIVATIONS] = used_now(e, MEM_ACTIVATIONS) + activations + slack;
-    p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + mo->plan_meta_bytes + model_moe_exchange_bytes(mo) + slack;
+    p->bytes[MEM_STAGING] = used_now(e, MEM_STAGING) + mo->plan_meta_bytes + model_choices_bytes(mo) + model_moe_exchange_bytes(mo) + slack;
     p->bytes[MEM_WEIGHTS] = host && source_is_mapped(e->src) ? (mo->plan_copy_bytes > 0 ? mo->plan_copy_bytes + slack : 0)
                                                              : mo->plan_weight_bytes + slack + (host ? 128 * source_n_tensors(e->src) : 0);
     p->mapped_bytes = source_is_mapped(e->src) ? mo->plan_weight_bytes : 0;

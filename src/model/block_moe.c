@@ -256,6 +256,8 @@ static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_t
     return STATUS_OK;
 }
 
+status moe_beside(block_ctx *c, int layer, const block_moe_params *p) { return p->beside != NULL ? p->beside(c, layer, p->beside_ctx) : STATUS_OK; }
+
 /* Expert by expert: the choice is read, and grouped by the host. */
 static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice) {
     model *m = c->m;
@@ -269,11 +271,13 @@ static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int lay
     TRY(ws_take(c, VT_F32, n_pairs, x.dim[1], &slab));
     pair_row = flat(pair_row);
     if (m->planning) { /* the most that one expert can ask for: every row */
+        TRY(moe_beside(c, layer, p));
         TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
         TRY(moe_read_choice(c, layer, &ids, &weights, choice->guessed_layer >= 0 ? &choice->guessed : NULL));
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
         TRY(send_groups(c, &pair_row, &index, &weights, (size_t)n_pairs * sizeof(int32_t)));
+        TRY(moe_beside(c, layer, p));
         TRY(run_waves(c, layer, choice->guessed_layer, n_distinct, x, pair_row, slab, p));
     }
     return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
@@ -289,6 +293,8 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     TRY(ws_take(c, VT_I32, n, k, &choice.ids));
     TRY(ws_take(c, VT_I32, n, k, &choice.guessed));
     TRY(ws_take(c, VT_F32, n, k, &choice.weights));
+    void *const kept = model_choices_place(m, layer, c->n_rows);
+    if (kept != NULL) choice.ids.data = kept;
     TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
     if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
     if (m->planning) moe_grouped_choose(c, layer);

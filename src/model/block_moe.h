@@ -26,6 +26,8 @@ typedef struct block_moe_params {
     vt_swiglu_params swiglu; /* interleaved is set by the block from the weight's transform */
     status (*attention)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* of block_moe_layer; NULL: block_attention */
     status (*router_input)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* what a layer's router sees of the residual stream; NULL: its norm (W_FFN_NORM) */
+    status (*beside)(block_ctx *c, int layer, void *ctx); /* NULL, or work of the layer that needs nothing of its experts: queued while they are on their way */
+    void *beside_ctx;
 } block_moe_params;
 
 /** out[T, embd] = the weighted experts of x; the router sees x_router (W_ROUTER, W_ROUTER_BIAS; W_SELECT_BIAS selects only; W_EXPERT_SCALE). */
@@ -76,7 +78,18 @@ typedef struct model_moe {
     int32_t n_segments, n_failures;
     vt_fence used[MOE_USE_FENCES]; /* behind the work of a wave, in turn; one that is recorded anew ends later, which is safe */
     int32_t next_used, n_used;
+    vt_buffer chosen, chosen_host; /* model_choices.c: [layers, pairs of the step], on the device and behind the step on the host */
 } model_moe;
+
+/* model_choices.c: what routers chose in layers whose choice nobody reads inside the pass, shown to the observer behind the step (without weights). */
+size_t model_choices_bytes(const model *mo); /* after the plan; of the device, and as much of the host */
+NODISCARD status model_choices_commit(model *mo, error *err);
+void model_choices_close(model *mo);
+/** Where a layer's choice goes; NULL: wherever the step likes. */
+void *model_choices_place(const model *mo, int layer, int32_t n_rows);
+/** Behind the pass; and when the device is done with it. */
+NODISCARD status model_choices_queue(const model *mo, int32_t n_rows);
+void model_choices_show(const model *mo, int32_t n_rows);
 
 /* block_moe.c, for block_moe_grouped.c: */
 /** What the router chose, and guessed of the layer guessed_layer (-1: nothing). */
@@ -92,6 +105,8 @@ NODISCARD status moe_read_choice(block_ctx *c, int layer, const vt_tensor *ids, 
 void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows);
 NODISCARD status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved);
 NODISCARD status moe_release_held(block_ctx *c);
+/** What the layer has to do beside its experts, once. */
+NODISCARD status moe_beside(block_ctx *c, int layer, const block_moe_params *p);
 /** An expert that could not be read: zeros in its places of the slab, and the sequences that need it have failed; the error, where no other sequence is left. */
 NODISCARD status moe_do_without(block_ctx *c, int32_t expert, vt_tensor slab);
 

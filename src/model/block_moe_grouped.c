@@ -17,6 +17,7 @@ typedef struct grouped_layer {
     const moe_parts *mp;
     vt_tensor x, first, pair_row, gate_up, mid, slab; /* gate_up: n_dims 0 where the gate is part of the product */
     vt_tensor tables;                                 /* I64 [parts, E] */
+    bool beside;                                      /* what is to be done beside the experts is queued */
 } grouped_layer;
 
 /* ---- which ops ---- */
@@ -136,6 +137,10 @@ static status launch_held(grouped_layer *g, int32_t *n_launched) {
     const size_t n_experts = (size_t)g->el->n_experts, bytes = (size_t)g->el->n_parts * n_experts * sizeof(int64_t);
     int64_t begin = INT64_MAX, end = 0;
     if (*n_launched == moe->n_held) return STATUS_OK;
+    if (!g->beside) { /* copies of those that wait are under way */
+        g->beside = true;
+        TRY(moe_beside(g->c, g->layer, g->p));
+    }
     if (moe->n_tables == MOE_TABLES) {
         const status rc = vt_queue_sync(g->c->q);
         if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: the device failed while it computed experts");
@@ -254,10 +259,12 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     if (!m->planning && (leased || watched)) TRY(choice_on_host(c, layer, choice));
     TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
     if (m->planning || !leased) {
+        TRY(moe_beside(c, layer, p));
         TRY(launch(&g, 0, n_pairs));
     } else {
         moe->n_tables = 0; /* the device has read them: it was waited for */
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));
+        if (!g.beside) TRY(moe_beside(c, layer, p)); /* none could be read */
     }
     return vt_moe_combine(c->q, &out, &g.slab, &index, &sorted, c->err);
 }

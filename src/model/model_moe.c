@@ -223,7 +223,7 @@ status model_moe_commit(model *mo, error *err) {
         const status rc = vt_fence_create(mo->device, &moe->used[moe->n_used]);
         if (rc != STATUS_OK) return error_set(err, rc, "model: the device gives no fence for its experts");
     }
-    return STATUS_OK;
+    return model_choices_commit(mo, err);
 }
 
 bool model_moe_holds_leases(const model *mo) { return mo->moe->used[0].handle != NULL; }
@@ -251,6 +251,7 @@ void model_moe_close(model *mo) {
     if (moe->store != NULL && moe->store->close(moe->store) != STATUS_OK) log_error("model: experts were still leased when the model was closed");
     for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
     vt_buffer_free(&moe->exchange);
+    model_choices_close(mo);
     void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held, moe->failures, moe->hint, moe->votes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);
     mo->moe = NULL;

@@ -480,10 +480,12 @@ status model_forward(model *mo, const step *s, error *err) {
     rc = model_capture_run(mo, model_capture_takes(mo, s) ? &key : NULL, queue_pass, s, err);
     if (rc != STATUS_OK) return give_up(mo, rc);
     rc = queue_results(mo, s);
+    if (rc == STATUS_OK) rc = model_choices_queue(mo, s->n_rows);
     if (rc == STATUS_OK) rc = vt_queue_sync(mo->queue); /* what is remembered of these rows (pages, states, experts) is there */
     if (rc != STATUS_OK) return give_up(mo, error_set(err, rc, "model: the device failed in a step (%s)", status_name(rc)));
     mo->n_head_rows = s->n_head_rows;
     mo->head_best_only = s->best_only;
+    model_choices_show(mo, s->n_rows);
     return STATUS_OK;
 }
 

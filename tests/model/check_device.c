@@ -242,6 +242,7 @@ static void captured(void **state) {
     headrace_engine *cpu = support_load(fixture, "device", "cpu", "threads", "2", "prefix-cache", "false", NULL);
     for (int i = 0; i < SUPPORT_MOST_TOGETHER; i++) memset(want[i], 0, sizeof want[i]);
     tokens_of(a, cpu, 3, many, want);
+    const uint64_t needed = support_stats(cpu).expert_bytes_needed;
     headrace_free(cpu);
     for (posed_time t = POSED_LATE; t <= POSED_MIXED; t++) {
         posed_clear(gpu);
@@ -253,7 +254,9 @@ static void captured(void **state) {
         for (int n = 1; n <= SUPPORT_MOST_TOGETHER; n++) assert_int_equal(support_same_bits(&a->alone, e, 0, n, 1), n);
         assert_true(gpu->n.captures <= captures + 3); /* nothing but other numbers of rows where prompts of other lengths end */
         memset(got, 0, sizeof got);
+        const uint64_t before = support_stats(e).expert_bytes_needed;
         tokens_of(a, e, 3, many, got);
+        assert_int_equal(support_stats(e).expert_bytes_needed - before, needed); /* of replayed steps too, whose routers nobody reads in between */
         for (int i = 0; i < 3; i++) assert_memory_equal(got[i], want[i], sizeof want[i]);
         assert_int_equal(support_stats(e).n_hot_allocations, 0);
         assert_int_equal(gpu->n.allocs, allocs);

@@ -269,17 +269,31 @@ static status add_per_layer(block_ctx *c, int l, vt_tensor x) {
     return STATUS_OK;
 }
 
+/* The dense half of a layer with experts, which they are not waited for. */
+typedef struct dense_half {
+    vt_tensor out, x;
+} dense_half;
+
+static status dense_beside(block_ctx *c, int l, void *ctx) {
+    const dense_half *d = ctx;
+    TRY(block_normed_mlp(c, d->out, d->x, l, BLOCK_GELU));
+    return block_norm(c, d->out, d->out, W_MLP_POST_NORM, l);
+}
+
 /* The router sees the un-normed stream, brought to unit size and scaled per channel. */
 static status router_input(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
     TRY(block_norm(c, out, x, W_ROUTER_NORM, l));
     return block_scale(c, out, 1.0f / sqrtf((float)c->m->hp.n_embd));
 }
 
-static status experts(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
-    static const block_moe_params p = {
+static status experts(block_ctx *c, vt_tensor out, vt_tensor dense, vt_tensor x, int l) {
+    dense_half d = {dense, x};
+    const block_moe_params p = {
         .router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f},
         .activation = MOE_GELU,
         .router_input = router_input,
+        .beside = dense_beside,
+        .beside_ctx = &d,
     };
     const size_t mark = ws_mark(c);
     vt_tensor routed, h;
@@ -301,9 +315,7 @@ static status layer_with_experts(block_ctx *c, int l, vt_tensor x) {
     TRY(block_normed_attention(c, dense, x, l));
     TRY(block_norm(c, dense, dense, W_ATTN_POST_NORM, l));
     TRY(block_add(c, x, dense));
-    TRY(block_normed_mlp(c, dense, x, l, BLOCK_GELU));
-    TRY(block_norm(c, dense, dense, W_MLP_POST_NORM, l));
-    TRY(experts(c, moe, x, l));
+    TRY(experts(c, moe, dense, x, l));
     TRY(block_norm(c, moe, moe, W_EXPERTS_POST_NORM, l));
     TRY(block_add(c, dense, moe));
     TRY(block_norm(c, dense, dense, W_FFN_POST_NORM, l));
