@@ -298,7 +298,12 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
     if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
     if (m->planning) moe_grouped_choose(c, layer);
-    TRY(m->moe->parts[layer].grouped ? moe_grouped(c, out, x, layer, p, &choice) : expert_by_expert(c, out, x, layer, p, &choice));
+    const moe_parts *mp = &m->moe->parts[layer];
+    const bool by_expert = !mp->grouped || (mp->few_only && n > MOE_FEW_ROWS), by_tables = mp->grouped && (m->planning || !by_expert);
+    const size_t chosen = ws_mark(c);
+    if (by_tables) TRY(moe_grouped(c, out, x, layer, p, &choice));
+    ws_release(c, chosen);
+    if (by_expert) TRY(expert_by_expert(c, out, x, layer, p, &choice));
     ws_release(c, mark);
     return STATUS_OK;
 }

@@ -51,10 +51,11 @@ typedef struct moe_parts {
     vt_scale_params gate_blocks, up_blocks, gate_up_blocks, down_blocks;
     bool interleaved, gate_up_transposed, down_transposed;
     bool grouped, gated;        /* found when planning: the layer goes by tables, with the gate within the product */
+    bool few_only;              /* ... up to MOE_FEW_ROWS rows: with more its products have matrix units one expert at a time, and not by tables */
     vt_dtype x_dtype, mid_dtype; /* of the activations in front of gate and up, and of down, where it does */
 } moe_parts;
 
-enum { MOE_USE_FENCES = 8, MOE_TABLES = 32 };
+enum { MOE_USE_FENCES = 8, MOE_TABLES = 32, MOE_FEW_ROWS = 64 };
 
 typedef struct model_moe {
     expert_bank bank;

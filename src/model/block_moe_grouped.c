@@ -64,6 +64,7 @@ void moe_grouped_choose(block_ctx *c, int layer) {
     mp->grouped = wanted && has(c, VT_OP_MOE_GROUP, VT_F32, VT_NONE, VT_NONE) && part_can(c, el, mp->gate, mp->gate_scale, mp->x_dtype, mp->gate_up_transposed) &&
                   part_can(c, el, mp->up, mp->up_scale, mp->x_dtype, mp->gate_up_transposed) && part_can(c, el, mp->gate_up, mp->gate_up_scale, mp->x_dtype, mp->gate_up_transposed) &&
                   part_can(c, el, mp->down, mp->down_scale, mp->mid_dtype, mp->down_transposed);
+    mp->few_only = mp->grouped && (mp->gate_up_scale >= 0 || mp->gate_scale >= 0 || mp->down_scale >= 0) && (mp->x_dtype == VT_BF16 || mp->mid_dtype == VT_BF16);
     mp->gated = mp->grouped && gate_can(c, el, mp);
     moe->any_grouped |= mp->grouped;
 }

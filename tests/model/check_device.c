@@ -272,6 +272,27 @@ static void captured(void **state) {
     nothing_left();
 }
 
+/* BF16 activations go by tables too, where weights take them, and streamed experts give the tokens of resident ones. */
+static void rounded(void **state) {
+    const reference *a = *state;
+    static int32_t want[SUPPORT_MOST_TOGETHER][512], got[SUPPORT_MOST_TOGETHER][512];
+    if (!a->experts) return;
+    for (int stream = 0; stream < 2; stream++) {
+        posed_clear(gpu);
+        headrace_engine *e = support_load(fixture, "device", "cuda", "act", "bf16", "threads", "2", "experts", stream ? "stream" : "resident", "prefix-cache", "false", NULL);
+        for (int32_t l = 0; l < bank_layers(e); l++) {
+            const expert_layer *el = &e->model->moe->bank.layers[l];
+            const moe_parts *mp = &e->model->moe->parts[l];
+            if (el->n_experts > 0 && el->parts[mp->down].view.dtype == VT_BF16) assert_true(mp->grouped && (mp->mid_dtype == VT_BF16 || mp->down_transposed));
+        }
+        memset(stream ? got : want, 0, sizeof want);
+        tokens_of(a, e, 3, 40, stream ? got : want);
+        headrace_free(e);
+        nothing_left();
+    }
+    for (int i = 0; i < 3; i++) assert_memory_equal(got[i], want[i], sizeof want[i]);
+}
+
 /* A device that captures no more is used without, and it is said once. */
 static void capture_fails(void **state) {
     const reference *a = *state;
@@ -802,7 +823,7 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
-    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(warmed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
+    const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(warmed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(rounded, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
     const struct CMUnitTest rows[] = {cmocka_unit_test_setup(grouped_rows_step_aside, begin_clean), cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
                                       cmocka_unit_test_setup(passed_over_leaves_nothing, begin_clean), cmocka_unit_test_setup(all_that_is_free, begin_clean),
                                       cmocka_unit_test_setup(unpinned, begin_clean)};

@@ -15,13 +15,12 @@ GPU_FN void store_pair(const gpu_grouped &a, uint8_t *to, const uint8_t *bias, i
     if (n + 1 < a.n_n) gpu_set(a.out.dtype, to, n + 1, y);
 }
 
-/* Once in the code, not for each of a thread's sums. */
-static __device__ __noinline__ void store_gated(const gpu_grouped &a, uint8_t *to, const uint8_t *bias, int column, float x, float y) {
-    if (bias) {
-        x += gpu_get(a.bias_dtype, bias, gpu_gate_row(a, column, false));
-        y += gpu_get(a.bias_dtype, bias, gpu_gate_row(a, column, true));
-    }
-    gpu_set(a.out.dtype, to, column, gpu_gate(a.gate, a.swiglu, x, y));
+/* Once in the code, not for each of a thread's sums; numbers alone, so that nothing goes through memory. */
+static __device__ __noinline__ float gate_of(int gate, float alpha, float limit, float g, float u) {
+    vt_swiglu_params p = {};
+    p.alpha = alpha;
+    p.limit = limit;
+    return gpu_gate(gate, p, g, u);
 }
 
 /* With a gate: even columns of the tile are gate, odd ones up. */
@@ -46,7 +45,12 @@ template <int BN, bool GATED> __global__ void __launch_bounds__(WGMMA_THREADS, w
             return;
         }
         const int column = (n0 + j) / 2;
-        if (column < a.n_gated) store_gated(a, to, bias, column, x, y);
+        if (column >= a.n_gated) return;
+        if (bias) {
+            x += gpu_get(a.bias_dtype, bias, gpu_gate_row(a, column, false));
+            y += gpu_get(a.bias_dtype, bias, gpu_gate_row(a, column, true));
+        }
+        gpu_set(a.out.dtype, to, column, gate_of(a.gate, a.swiglu.alpha, a.swiglu.limit, x, y));
     };
     wgmma_tile<BN>(shared, x_row, w_row, a.n_k, store);
 }
