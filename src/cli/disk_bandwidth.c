@@ -9,6 +9,13 @@
 
 enum { BLOCK_BYTES = 512 << 10, DEPTH = 64, LANES = 8, SLICE_NS = 60 * 1000 * 1000 };
 
+/* Bytes and time of one kind of reading, over its slices. */
+typedef struct tally {
+    _Alignas(64) uint64_t bytes; /* threads that count do not share a cache line */
+    uint64_t ns, n;
+    bool failed; /* a read did: no figure, and no more reads of this kind */
+} tally;
+
 struct disk_bandwidth {
     mem *m;
     os_file *file;
@@ -18,8 +25,7 @@ struct disk_bandwidth {
     void *block;
     uint8_t *memory; /* [DEPTH * BLOCK_BYTES], page aligned */
     uint64_t n_blocks, random;
-    int64_t lane_bytes[LANES * 8]; /* one a lane, a cache line apart */
-    int64_t burst_bytes[DEPTH];
+    tally lane[LANES], burst[DEPTH]; /* of the threads, until they are added up */
     uint64_t until_ns;
 };
 
@@ -64,19 +70,23 @@ static uint64_t random_block(uint64_t *state, uint64_t n) {
     return (*state >> 20) % n * BLOCK_BYTES;
 }
 
-/* Bytes and time of one kind of reading, over its slices. */
-typedef struct tally {
-    int64_t bytes; /* far below 0: a read failed */
-    uint64_t ns, n;
-} tally;
-
-static double rate(const tally *t) { return t->bytes > 0 && t->ns > 0 ? (double)t->bytes * 1e9 / (double)t->ns : 0; }
+static double rate(const tally *t) { return !t->failed && t->ns > 0 ? (double)t->bytes * 1e9 / (double)t->ns : 0; }
 
 static void ask(disk_bandwidth *d, uint64_t place) {
     os_ring_read(d->ring, d->direct, random_block(&d->random, d->n_blocks), d->memory + place * BLOCK_BYTES, BLOCK_BYTES, place);
 }
 
-static int64_t counted(int64_t got) { return got == BLOCK_BYTES ? got : INT64_MIN / 4096; }
+static void count(tally *t, int64_t got) {
+    if (got == BLOCK_BYTES)
+        t->bytes += BLOCK_BYTES;
+    else
+        t->failed = true;
+}
+
+static void add(tally *t, const tally *part) {
+    t->bytes += part->bytes;
+    t->failed = t->failed || part->failed;
+}
 
 static void with_ring(disk_bandwidth *d, tally *t) {
     const uint64_t begin = os_now_ns();
@@ -85,13 +95,13 @@ static void with_ring(disk_bandwidth *d, tally *t) {
     int flying = 0;
     for (; flying < DEPTH; flying++) ask(d, (uint64_t)flying);
     while (flying > 0 && os_ring_next(d->ring, true, &user, &got)) {
-        t->bytes += counted(got);
-        if (os_now_ns() - begin < SLICE_NS)
+        count(t, got);
+        if (!t->failed && os_now_ns() - begin < SLICE_NS)
             ask(d, user);
         else
             flying--;
     }
-    if (flying > 0) t->bytes = INT64_MIN / 2; /* a ring that failed: no figure */
+    if (flying > 0) t->failed = true; /* the ring itself */
     t->ns += os_now_ns() - begin;
 }
 
@@ -100,18 +110,18 @@ static void run_lane(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)end;
     (void)thread;
     uint64_t state = d->random + (uint64_t)begin * 7919;
-    while (os_now_ns() < d->until_ns)
-        d->lane_bytes[begin * 8] +=
-            counted(os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
+    while (!d->lane[begin].failed && os_now_ns() < d->until_ns)
+        count(&d->lane[begin],
+              os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
 }
 
 static void with_threads(disk_bandwidth *d, tally *t) {
     const uint64_t begin = os_now_ns();
-    memset(d->lane_bytes, 0, sizeof d->lane_bytes);
+    memset(d->lane, 0, sizeof d->lane);
     d->until_ns = begin + SLICE_NS;
     pool_run(d->lanes, LANES, 1, run_lane, d);
     d->random += begin;
-    for (int i = 0; i < LANES; i++) t->bytes += d->lane_bytes[i * 8];
+    for (int i = 0; i < LANES; i++) add(t, &d->lane[i]);
     t->ns += os_now_ns() - begin;
 }
 
@@ -120,8 +130,8 @@ static void read_one(void *ctx, int64_t begin, int64_t end, int thread) {
     (void)end;
     (void)thread;
     uint64_t state = d->random + (uint64_t)begin * 7919;
-    d->burst_bytes[begin] =
-        counted(os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
+    count(&d->burst[begin],
+          os_direct_read(d->direct, random_block(&state, d->n_blocks), d->memory + (size_t)begin * BLOCK_BYTES, BLOCK_BYTES));
 }
 
 static void one_burst(disk_bandwidth *d, int n, bool ring, tally *t) {
@@ -131,12 +141,13 @@ static void one_burst(disk_bandwidth *d, int n, bool ring, tally *t) {
     if (ring) {
         int flying = 0;
         for (; flying < n; flying++) ask(d, (uint64_t)flying);
-        for (; flying > 0 && os_ring_next(d->ring, true, &user, &got); flying--) t->bytes += counted(got);
-        if (flying > 0) t->bytes = INT64_MIN / 2;
+        for (; flying > 0 && os_ring_next(d->ring, true, &user, &got); flying--) count(t, got);
+        if (flying > 0) t->failed = true;
     } else {
+        memset(d->burst, 0, sizeof d->burst);
         pool_run(d->lanes, n, 1, read_one, d);
         d->random += begin;
-        for (int i = 0; i < n; i++) t->bytes += d->burst_bytes[i];
+        for (int i = 0; i < n; i++) add(t, &d->burst[i]);
     }
     t->ns += os_now_ns() - begin;
     t->n++;
@@ -149,11 +160,11 @@ status disk_bandwidth_measure(disk_bandwidth *d, int ms, uint64_t burst_bytes, d
     const int n = (int)(blocks < DEPTH ? blocks : DEPTH);
     tally ring = {0}, threads = {0}, bursts = {0};
     do {
-        if (d->ring != NULL) with_ring(d, &ring);
-        with_threads(d, &threads);
+        if (d->ring != NULL && !ring.failed) with_ring(d, &ring);
+        if (!threads.failed) with_threads(d, &threads);
         const bool by_ring = d->ring != NULL && rate(&ring) >= rate(&threads);
-        for (const uint64_t begin = os_now_ns(); os_now_ns() - begin < SLICE_NS;) one_burst(d, n, by_ring, &bursts);
-    } while (os_now_ns() < until);
+        for (const uint64_t begin = os_now_ns(); !bursts.failed && os_now_ns() - begin < SLICE_NS;) one_burst(d, n, by_ring, &bursts);
+    } while (!bursts.failed && os_now_ns() < until);
     *out = (disk_rates){.bytes_per_s = rate(&ring) > rate(&threads) ? rate(&ring) : rate(&threads)};
     if (!(out->bytes_per_s > 0) || !(rate(&bursts) > 0))
         return error_set(err, STATUS_IO, "bench: %s could not be read past the page cache", os_file_path(d->file));
