@@ -158,8 +158,9 @@ template <int TB, int TS> static status run(vt_queue *q, const vt_call *call, co
     return gpu_launched(call, err);
 }
 
+/* A thread reads 32 weights at a time. */
 bool cuda_scaled_takes_wgmma(const vt_queue *q, const scaled_args *a) {
-    return cuda_runs_wgmma(q) && a->m > 64 && a->n <= 65535 * TILE && gpu_ceil(a->k, a->block_k) <= MAX_SCALES;
+    return cuda_runs_wgmma(q) && a->k % 32 == 0 && a->m > 64 && a->n <= 65535 * TILE && gpu_ceil(a->k, a->block_k) <= MAX_SCALES;
 }
 
 status cuda_scaled_wgmma(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
