@@ -65,10 +65,10 @@ template <int BN, bool GATED> static status launch_wgmma(vt_queue *q, const vt_c
     return gpu_launched(call, err);
 }
 
-/* Wide tiles read the rows of x less often; narrow ones where wide ones would be half empty. */
+/* Wide tiles read the rows of x less often; narrow ones where wide ones would be half empty, or K is so short that a second block had better multiply while the first one stores. */
 status gpu_run_grouped_wgmma(vt_queue *q, const vt_call *call, error *err) {
     const bool gated = call->op == VT_OP_MATMUL_GROUPED_GATED;
     const int64_t n = gated ? 2 * call->t[0]->dim[1] : call->t[0]->dim[1];
-    if (n <= 128) return gated ? launch_wgmma<128, true>(q, call, err) : launch_wgmma<128, false>(q, call, err);
+    if (n <= 128 || call->t[4]->dim[1] < 1024) return gated ? launch_wgmma<128, true>(q, call, err) : launch_wgmma<128, false>(q, call, err);
     return gated ? launch_wgmma<256, true>(q, call, err) : launch_wgmma<256, false>(q, call, err);
 }
