@@ -323,8 +323,12 @@ static status cuda_capture_end(void *dev, void *handle, void **graph) {
     cudaGraph_t recorded = NULL;
     cudaGraphExec_t exec = NULL;
     DEVICE_CALL(d, "capture_end", cudaStreamEndCapture(stream_of(handle), &recorded));
-    cudaError_t rc = cudaGraphInstantiate(&exec, recorded, 0);
+    size_t n_nodes = 0;
+    cudaError_t rc = cudaGraphGetNodes(recorded, NULL, &n_nodes);
+    const bool fits = n_nodes <= CUDA_GRAPH_NODES;
+    if (rc == cudaSuccess && fits) rc = cudaGraphInstantiate(&exec, recorded, 0);
     (void)cudaGraphDestroy(recorded);
+    if (rc == cudaSuccess && !fits) return STATUS_DOES_NOT_FIT;           /* what graph_bytes promises would not hold */
     if (rc == cudaSuccess) rc = cudaGraphUpload(exec, stream_of(handle)); /* what it takes of the device's memory it takes now */
     if (rc != cudaSuccess) {
         if (exec) (void)cudaGraphExecDestroy(exec);

@@ -16,8 +16,8 @@ extern "C" {
 
 /* Device memory of a queue for partial results of attention: taken with the queue, never grown. */
 enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
-/* Device memory that a graph takes at most: 2 MiB for up to 1,600 kernels, 4 MiB for 3,200, where it was measured. */
-enum { CUDA_GRAPH_BYTES = 4 << 20 };
+/* Device memory that a graph takes at most: 2 MiB for up to 1,600 kernels, 4 MiB for 3,200, where it was measured. More are refused. */
+enum { CUDA_GRAPH_BYTES = 4 << 20, CUDA_GRAPH_NODES = 3200 };
 /* The driver maps device memory in pages of this size. */
 enum { CUDA_ALLOC_UNIT = 2 << 20 };
 
