@@ -19,7 +19,7 @@
 #include "cli/session.h"
 #include "cli/speed_meter.h"
 
-enum { N_SAMPLES = 14, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
+enum { N_SAMPLES = 16, DISK_MS = 1000, MAX_POINTS = 64, MAX_SEQS = 4096, WARM_UP_PROMPT = 32, WARM_UP_TOKENS = 4 };
 
 typedef struct spread {
     double median, min, max; /* NAN: not measured */
@@ -35,6 +35,7 @@ typedef struct point {
      * Decode's time in parts of what the disk takes */
     spread disk_time, compute_time, prefill_over, decode_over;
     double ahead_used, ahead_wasted; /* bytes read ahead and taken, or given up, in all runs */
+    spread step_disk, step_latency; /* the disk between the steps of decode */
     double *samples; /* [N_SAMPLES, n_repeat], in the order of the runs */
     double read_per_token, hit_share;
     double bytes_per_token, share; /* decode; share: of the read bandwidth */
@@ -43,6 +44,16 @@ typedef struct point {
 } point;
 
 struct bench;
+
+/* Bursts between decode steps, of one expert and of several by turns: what the disk is like while a run goes on. */
+typedef struct step_bursts {
+    uint64_t n[2];
+    double bytes[2], seconds[2];
+    bool failed;
+} step_bursts;
+
+enum { LARGE_BURST_EXPERTS = 6 };
+
 
 typedef struct bench_sequence {
     struct bench *b;
@@ -60,6 +71,7 @@ typedef struct bench {
     double upload;                         /* bytes a second that copies bring to the device; NAN: it computes in the host's memory */
     double *samples, *sorted;              /* [n_points, N_SAMPLES, n_repeat]; [n_repeat] */
     disk_bandwidth *disk;                  /* NULL: nothing is streamed */
+    step_bursts bursts;
     headrace_stats before, between, after; /* a run, its decode, its end */
     int32_t *ids;
     bench_sequence *sequences;
@@ -118,9 +130,31 @@ static void take_stats(bench *b, headrace_stats *out) {
     if (headrace_get_stats(b->engine, out) != HEADRACE_OK) *out = (headrace_stats){0};
 }
 
+static void step_burst(bench *b) {
+    step_bursts *s = &b->bursts;
+    const int large = s->n[0] > s->n[1];
+    uint64_t bytes;
+    const double seconds = disk_bandwidth_burst(b->disk, b->after.expert_slot_bytes * (large ? LARGE_BURST_EXPERTS : 1), &bytes);
+    s->failed = s->failed || bytes == 0;
+    s->n[large]++;
+    s->bytes[large] += (double)bytes;
+    s->seconds[large] += seconds;
+}
+
+/* What both sizes took: so much from asking on, and so much for each byte. */
+static disk_rates step_rates(const step_bursts *s) {
+    if (s->n[1] == 0 || s->failed) return (disk_rates){NAN, NAN};
+    const double n0 = (double)s->n[0], n1 = (double)s->n[1], small = s->seconds[0] / n0, more = s->seconds[1] / n1 - small, bytes = s->bytes[1] / n1 - s->bytes[0] / n0;
+    disk_rates r = {.bytes_per_s = more > 0 && bytes > 0 ? bytes / more : NAN};
+    r.latency_s = small - s->bytes[0] / n0 / r.bytes_per_s;
+    if (r.latency_s >= 0) return r;
+    return (disk_rates){.bytes_per_s = (s->bytes[0] + s->bytes[1]) / (s->seconds[0] + s->seconds[1])};
+}
+
 static void on_step(void *user, uint64_t before_ns, uint64_t after_ns) {
     bench *b = user;
     speed_meter_step(&b->speed, before_ns, after_ns);
+    if (b->disk != NULL && b->speed.decode_ns > 0 && !b->bursts.failed) step_burst(b);
     if (b->info.n_experts_used > 0 && b->speed.decode_ns == 0) take_stats(b, &b->between);
 }
 
@@ -130,6 +164,7 @@ static status run_once(bench *b, int n_seqs, int64_t n_prompt, int64_t n_generat
     b->run_prompt = n_prompt;
     b->run_generate = n_generate;
     speed_meter_init(&b->speed, (size_t)n_seqs, true);
+    b->bursts = (step_bursts){0};
     session_run_args args = {
         .engine = b->engine, .ids = b->request_ids, .n = (size_t)n_seqs, .submit = submit, .on_step = on_step, .user = b, .stop = &b->stop};
     TRY(session_run(&args, err));
@@ -176,6 +211,8 @@ enum {
     DISK_SHARE,
     PREFILL_SHARE,
     DISK_LATENCY,
+    STEP_DISK,
+    STEP_LATENCY,
     UPLOAD,
     UPLOAD_SHARE,
     DISK_TIME,
@@ -213,6 +250,9 @@ static status measure(bench *b, point *p, error *err) {
         TRY(measure_disk(b, &after, err));
         v[DISK][r] = (before.bytes_per_s + after.bytes_per_s) / 2;
         v[DISK_LATENCY][r] = (before.latency_s + after.latency_s) / 2;
+        const disk_rates steps_disk = step_rates(&b->bursts);
+        v[STEP_DISK][r] = steps_disk.bytes_per_s;
+        v[STEP_LATENCY][r] = steps_disk.latency_s;
         v[READ][r] = read_rate(b->after.expert_bytes_read - b->between.expert_bytes_read, b->speed.decode_ns);
         v[PREFILL_READ][r] = read_rate(b->between.expert_bytes_read - b->before.expert_bytes_read, b->speed.prefill_ns);
         v[DISK_SHARE][r] = v[READ][r] / v[DISK][r];
@@ -231,7 +271,7 @@ static status measure(bench *b, point *p, error *err) {
         asked += b->after.expert_hits + b->after.expert_misses - b->between.expert_hits - b->between.expert_misses;
     }
     spread *const to[N_SAMPLES] = {&p->prefill,      &p->decode,     &p->disk,          &p->read,
-                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency, &p->upload, &p->upload_share,
+                                   &p->prefill_read, &p->disk_share, &p->prefill_share, &p->disk_latency, &p->step_disk, &p->step_latency, &p->upload, &p->upload_share,
                                    &p->disk_time,    &p->compute_time, &p->prefill_over, &p->decode_over};
     for (int i = 0; i < N_SAMPLES; i++) *to[i] = spread_of(v[i], b->sorted, b->n_repeat);
     p->read_per_token = decode_tokens > 0 ? (double)decode_bytes / (double)decode_tokens : NAN;
@@ -341,6 +381,8 @@ static status print_json(const bench *b, error *err) {
         if (b->disk != NULL && one != NULL) {
             json_object_set_new(one, "disk_bytes_per_s", sample_json(b, p, &p->disk, DISK));
             json_object_set_new(one, "disk_latency_s", sample_json(b, p, &p->disk_latency, DISK_LATENCY));
+            json_object_set_new(one, "step_disk_bytes_per_s", sample_json(b, p, &p->step_disk, STEP_DISK));
+            json_object_set_new(one, "step_disk_latency_s", sample_json(b, p, &p->step_latency, STEP_LATENCY));
             json_object_set_new(one, "decode_read_bytes_per_s", sample_json(b, p, &p->read, READ));
             json_object_set_new(one, "prefill_read_bytes_per_s", sample_json(b, p, &p->prefill_read, PREFILL_READ));
             json_object_set_new(one, "decode_disk_share", sample_json(b, p, &p->disk_share, DISK_SHARE));

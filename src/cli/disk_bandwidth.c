@@ -153,11 +153,21 @@ static void one_burst(disk_bandwidth *d, int n, bool ring, tally *t) {
     t->n++;
 }
 
+static int blocks_of(uint64_t n_bytes) {
+    const uint64_t n = (n_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    return n < 1 ? 1 : n < DEPTH ? (int)n : DEPTH;
+}
+
+double disk_bandwidth_burst(disk_bandwidth *d, uint64_t n_bytes, uint64_t *bytes) {
+    tally t = {0};
+    one_burst(d, blocks_of(n_bytes), d->ring != NULL, &t);
+    *bytes = t.failed ? 0 : t.bytes;
+    return (double)t.ns / 1e9;
+}
+
 status disk_bandwidth_measure(disk_bandwidth *d, int ms, uint64_t burst_bytes, disk_rates *out, error *err) {
     const uint64_t until = os_now_ns() + (uint64_t)ms * 1000000;
-    uint64_t blocks = (burst_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
-    if (blocks < 1) blocks = 1;
-    const int n = (int)(blocks < DEPTH ? blocks : DEPTH);
+    const int n = blocks_of(burst_bytes);
     tally ring = {0}, threads = {0}, bursts = {0};
     do {
         if (d->ring != NULL && !ring.failed) with_ring(d, &ring);

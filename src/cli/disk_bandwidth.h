@@ -21,5 +21,7 @@ typedef struct disk_rates {
  * waits for what it misses.
  */
 NODISCARD status disk_bandwidth_measure(disk_bandwidth *d, int ms, uint64_t burst_bytes, disk_rates *out, error *err);
+/** One burst of about n_bytes (at most 64 reads): seconds until all of it has come, and its bytes, 0 when a read failed. */
+double disk_bandwidth_burst(disk_bandwidth *d, uint64_t n_bytes, uint64_t *bytes);
 
 #endif
