@@ -107,6 +107,8 @@ typedef struct os_memory {
 /** The smaller of two sizes of which 0 is unknown. */
 static inline uint64_t os_smaller_known(uint64_t a, uint64_t b) { return a == 0 ? b : b == 0 || a < b ? a : b; }
 void os_get_memory(os_memory *out);
+/** Hint: this memory is better made of large pages, as reads past the page cache into it then are of few pieces. Nothing is touched. */
+void os_prefer_large_pages(void *p, size_t n);
 int os_cpu_count(void);      /* processors this process may run on (affinity), at least 1 */
 int os_core_count(void);     /* physical cores among them; os_cpu_count when unknown */
 void os_cpu_name(char *out, size_t n);

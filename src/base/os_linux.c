@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -156,3 +157,9 @@ void os_library_close(os_library *l) {
 
 const char *os_env(const char *name) { return getenv(name); }
 const char *os_env_entry(int i) { return environ ? environ[i] : NULL; }
+
+void os_prefer_large_pages(void *p, size_t n) {
+    static const uintptr_t LARGE = 2 << 20;
+    const uintptr_t begin = ((uintptr_t)p + LARGE - 1) / LARGE * LARGE, end = ((uintptr_t)p + n) / LARGE * LARGE;
+    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a kernel without them refuses: small pages, then */
+}

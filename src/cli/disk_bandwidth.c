@@ -37,6 +37,7 @@ static status open_all(disk_bandwidth *d, const char *path, error *err) {
     if (d->n_blocks < DEPTH) return error_set(err, STATUS_INVALID, "bench: %s is too small to measure its disk", path);
     if (os_ring_create(d->m, DEPTH, &d->ring, &why) != STATUS_OK) d->ring = NULL;
     TRY(mem_alloc_named(d->m, MEM_STAGING, DEPTH * BLOCK_BYTES + OS_DIRECT_ALIGN, "the disk benchmark", &d->block, err));
+    os_prefer_large_pages(d->block, DEPTH * BLOCK_BYTES + OS_DIRECT_ALIGN); /* as slots are */
     d->memory = (uint8_t *)(((uintptr_t)d->block + OS_DIRECT_ALIGN - 1) / OS_DIRECT_ALIGN * OS_DIRECT_ALIGN);
     return pool_create(d->m, LANES, &d->lanes, err);
 }

@@ -428,6 +428,7 @@ static status allocate(stream_store *s, error *err) {
         p = s->pinned.data;
     } else {
         TRY(mem_alloc_named(s->m, MEM_EXPERTS, bytes, "expert slots", &p, err));
+        os_prefer_large_pages(p, bytes);
         s->block = p;
     }
     s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES * EXPERT_PAGE_BYTES) : p;

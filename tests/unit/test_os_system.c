@@ -4,6 +4,7 @@
 #include "support/temp_dir.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include "base/os_linux.h"
 
@@ -17,6 +18,44 @@
     "22 27 0:20 / /sys rw,nosuid - sysfs sysfs rw\n"                                                                                       \
     "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"                                                                  \
     "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,memoryless\n"
+
+/* Flags of the mapping that holds an address, from /proc/self/smaps: " rd wr mr ... "; empty when it is not found. */
+static void mapping_flags(const void *at, char *out, size_t n) {
+    char line[512];
+    unsigned long long begin, end;
+    bool here = false;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    assert_non_null(f);
+    *out = 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2 && strchr(line, '-') < strchr(line, ' ')) here = begin <= (uintptr_t)at && (uintptr_t)at < end;
+        if (here && strncmp(line, "VmFlags:", 8) == 0) snprintf(out, n, "%.200s", line + 8);
+    }
+    fclose(f);
+}
+
+/* Whole large pages inside the range are asked for, nothing around them, and nothing is written. */
+static void large_pages_are_asked_for(void **state) {
+    (void)state;
+    enum { LARGE = 2 << 20, N = 8 * LARGE };
+    char flags[256];
+    unsigned char *p = aligned_alloc(LARGE, N);
+    assert_non_null(p);
+    memset(p, 7, N);
+    os_prefer_large_pages(p + 1, LARGE); /* holds no whole one */
+    os_prefer_large_pages(p + 1, 0);
+    mapping_flags(p, flags, sizeof flags);
+    assert_null(strstr(flags, " hg"));
+    os_prefer_large_pages(p + LARGE + 1, 5 * LARGE); /* the four in the middle */
+    mapping_flags(p + 3 * LARGE, flags, sizeof flags);
+    assert_int_equal(strstr(flags, " hg") != NULL, access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0);
+    mapping_flags(p + LARGE, flags, sizeof flags);
+    assert_null(strstr(flags, " hg"));
+    mapping_flags(p + 6 * LARGE, flags, sizeof flags);
+    assert_null(strstr(flags, " hg"));
+    for (size_t i = 0; i < N; i++) assert_int_equal(p[i], 7);
+    free(p);
+}
 
 static os_memory look(const temp_dir *d) {
     os_memory o = {0};
@@ -322,6 +361,7 @@ static void executable_libraries_environment(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(v2_groups),
+        cmocka_unit_test(large_pages_are_asked_for),
         cmocka_unit_test(v1_groups),
         cmocka_unit_test(groups_in_containers),
         cmocka_unit_test(both_versions_at_once),
