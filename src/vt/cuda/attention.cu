@@ -7,56 +7,80 @@
  * sum in the queue's workspace, and a second kernel merges them in ascending order: the operations of the walk through all spans, so both
  * ways give the same bits. */
 #include "vt/cuda/gpu_pages.cuh"
+#include "vt/cuda/gpu_quads.cuh"
 
 static const int THREADS = 256, WARPS = THREADS / 32, SPAN = VT_ATTENTION_SPAN;
 
 /* ---- rotary embedding ---- */
 
-__global__ void rope_kernel(gpu_view x, gpu_view pos, gpu_view inv_freq, vt_rope_params p, int64_t n_rows) {
-    const int64_t n_pairs = inv_freq.dim[0];
-    for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n_rows * n_pairs; at += (int64_t)gridDim.x * blockDim.x) {
-        int64_t r = at / n_pairs, i = at % n_pairs;
-        float *row = (float *)gpu_row(x, r);
-        int32_t position = *(const int32_t *)(pos.data + r / x.dim[1] * pos.stride[0]);
-        float angle = (float)position * ((const float *)inv_freq.data)[i];
-        float c = cosf(angle) * p.mscale, s = sinf(angle) * p.mscale;
-        float *x0 = p.pairing == VT_ROPE_HALF ? row + i : row + 2 * i;
-        float *x1 = p.pairing == VT_ROPE_HALF ? row + i + n_pairs : row + 2 * i + 1;
-        float a = *x0, b = *x1;
-        *x0 = a * c - b * s;
-        *x1 = b * c + a * s;
+static const int ROPE_HEADS = 4; /* of a row that share an angle's sine and cosine */
+
+/* A block: a row, ROPE_HEADS heads of it. */
+__global__ void rope_kernel(gpu_view x, gpu_view pos, gpu_view inv_freq, vt_rope_params p) {
+    const int64_t n_pairs = inv_freq.dim[0], head = (int64_t)blockIdx.y * ROPE_HEADS, n = x.dim[1] - head < ROPE_HEADS ? x.dim[1] - head : ROPE_HEADS;
+    for (int64_t r = blockIdx.x; r < x.dim[0]; r += gridDim.x) {
+        const float position = (float)*(const int32_t *)(pos.data + r * pos.stride[0]);
+        uint8_t *heads = x.data + r * x.stride[0] + head * x.stride[1];
+        for (int64_t i = threadIdx.x; i < n_pairs; i += blockDim.x) {
+            const float angle = position * ((const float *)inv_freq.data)[i];
+            const float c = cosf(angle) * p.mscale, s = sinf(angle) * p.mscale;
+            const int64_t i0 = p.pairing == VT_ROPE_HALF ? i : 2 * i, i1 = p.pairing == VT_ROPE_HALF ? i + n_pairs : 2 * i + 1;
+            float a[ROPE_HEADS], b[ROPE_HEADS];
+#pragma unroll
+            for (int h = 0; h < ROPE_HEADS; h++) {
+                const float *row = (const float *)(heads + h * x.stride[1]);
+                a[h] = h < n ? row[i0] : 0.0f, b[h] = h < n ? row[i1] : 0.0f;
+            }
+#pragma unroll
+            for (int h = 0; h < ROPE_HEADS; h++) {
+                float *row = (float *)(heads + h * x.stride[1]);
+                if (h < n) row[i0] = a[h] * c - b[h] * s, row[i1] = b[h] * c + a[h] * s;
+            }
+        }
     }
 }
 
 extern "C" status cuda_rope(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
-    int64_t n_rows = gpu_n_rows(call->t[0]), n = n_rows * call->t[2]->dim[0];
-    if (n <= 0) return STATUS_OK;
-    int64_t blocks = gpu_ceil(n, THREADS), most = 1 << 20;
-    rope_kernel<<<(unsigned)(blocks < most ? blocks : most), THREADS, 0, gpu_stream(q)>>>(
-        gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), call->p.rope, n_rows);
+    const vt_tensor *x = call->t[0];
+    const int64_t n_pairs = call->t[2]->dim[0], most = 1 << 20, across = gpu_ceil(x->dim[1], ROPE_HEADS);
+    if (gpu_count(x) <= 0 || n_pairs <= 0) return STATUS_OK;
+    if (across > 65535) return cuda_refuse(err, "a rotation of too many heads");
+    dim3 grid((unsigned)(x->dim[0] < most ? x->dim[0] : most), (unsigned)across);
+    rope_kernel<<<grid, n_pairs <= 64 ? 64 : 128, 0, gpu_stream(q)>>>(gpu_view_of(x), gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), call->p.rope);
     return gpu_launched(call, err);
 }
 
 /* ---- pages ---- */
 
-__global__ void kv_write_kernel(gpu_view cache, gpu_view x, page_map m, int64_t n) {
-    const int64_t heads = x.dim[1], width = x.dim[2];
+/* STEP columns at a time, four where x and the cache take quads. */
+template <int STEP> __global__ void kv_write_kernel(gpu_view cache, gpu_view x, page_map m, int64_t n) {
+    const int64_t heads = x.dim[1], width = x.dim[2] / STEP;
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (int64_t)gridDim.x * blockDim.x) {
         int64_t i = at % width, head = at / width % heads, row = at / width / heads, pos = position_of(m, row);
         uint8_t *to = cache.data + page_of(m, row, pos, cache.dim[0]) * cache.stride[0] + head * cache.stride[1] +
                       pos % m.page_tokens * cache.stride[2];
-        gpu_set(cache.dtype, to, i, ((const float *)(x.data + row * x.stride[0] + head * x.stride[1]))[i]);
+        const uint8_t *from = x.data + row * x.stride[0] + head * x.stride[1];
+        if (STEP == 4)
+            gpu_set4(cache.dtype, to, i, gpu_get4(VT_F32, from, i));
+        else
+            gpu_set(cache.dtype, to, i, ((const float *)from)[i]);
     }
 }
 
 extern "C" status cuda_kv_write(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
-    int64_t n = gpu_count(call->t[1]);
+    const bool quads = gpu_takes_quads(call->t[0]) && gpu_takes_quads(call->t[1]);
+    const int64_t n = gpu_count(call->t[1]) / (quads ? 4 : 1), most = 1 << 20;
     if (n <= 0) return STATUS_OK;
-    int64_t blocks = gpu_ceil(n, THREADS), most = 1 << 20;
-    kv_write_kernel<<<(unsigned)(blocks < most ? blocks : most), THREADS, 0, gpu_stream(q)>>>(
-        gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), page_map_of(call, 2, call->t[0]), n);
+    const int64_t blocks = gpu_ceil(n, THREADS);
+    const unsigned grid = (unsigned)(blocks < most ? blocks : most);
+    const gpu_view cache = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]);
+    const page_map map = page_map_of(call, 2, call->t[0]);
+    if (quads)
+        kv_write_kernel<4><<<grid, THREADS, 0, gpu_stream(q)>>>(cache, x, map, n);
+    else
+        kv_write_kernel<1><<<grid, THREADS, 0, gpu_stream(q)>>>(cache, x, map, n);
     return gpu_launched(call, err);
 }
 

@@ -3,6 +3,7 @@
  * one); what needs no sum performs the operations of the scalar row and gives its bits. */
 #include "vt/cuda/gpu.cuh"
 #include "vt/cuda/gpu_blocks.cuh"
+#include "vt/cuda/gpu_quads.cuh"
 
 static const int THREADS = 256;
 static const int64_t MAX_GRID_X = 1 << 30, MAX_GRID_Y = 4096;
@@ -23,17 +24,42 @@ template <class F> static status each(vt_queue *q, const vt_call *call, F f, int
     return gpu_launched(call, err);
 }
 
+/* The same with f.quad(row, i) for four columns from 4 i on: few threads move what they can at once. */
+template <class F> __global__ void quads_kernel(F f, int64_t n_rows, int64_t quads) {
+    gpu_let_next_start();
+    for (int64_t r = blockIdx.x; r < n_rows; r += gridDim.x)
+        for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < quads; i += (int64_t)gridDim.y * THREADS) f.quad(r, i);
+}
+
+/* Quads where every tensor of the call takes them; those of a single dimension are the same for each row. */
+template <class F> static status each_quad(vt_queue *q, const vt_call *call, F f, error *err) {
+    const int64_t n_rows = gpu_n_rows(call->t[0]), inner = gpu_inner(call->t[0]);
+    bool quads = inner % 4 == 0;
+    for (int i = 0; i < call->n_tensors; i++) quads = quads && (call->t[i]->n_dims == 0 || gpu_takes_quads(call->t[i]));
+    if (!quads) return each(q, call, f, n_rows, inner, err);
+    TRY(gpu_enter(q, err));
+    if (n_rows <= 0 || inner <= 0) return STATUS_OK;
+    const int64_t across = gpu_ceil(inner / 4, THREADS);
+    dim3 grid((unsigned)(n_rows < MAX_GRID_X ? n_rows : MAX_GRID_X), (unsigned)(across < MAX_GRID_Y ? across : MAX_GRID_Y));
+    quads_kernel<<<grid, THREADS, 0, gpu_stream(q)>>>(f, n_rows, inner / 4);
+    return gpu_launched(call, err);
+}
+
 /* ---- one input ---- */
 
 struct scalar_fn {
     gpu_view out, x;
     float s;
     __device__ void operator()(int64_t r, int64_t i) const { gpu_set(out.dtype, gpu_row(out, r), i, gpu_get(x.dtype, gpu_row(x, r), i) * s); }
+    __device__ void quad(int64_t r, int64_t i) const {
+        const float4 v = gpu_get4(x.dtype, gpu_row(x, r), i);
+        gpu_set4(out.dtype, gpu_row(out, r), i, make_float4(v.x * s, v.y * s, v.z * s, v.w * s));
+    }
 };
 
 extern "C" status cuda_mul_scalar(vt_queue *q, const vt_call *call, error *err) {
     scalar_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), call->p.scalar};
-    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+    return each_quad(q, call, f, err);
 }
 
 struct softcap_fn {
@@ -72,11 +98,15 @@ struct add_fn {
         const uint8_t *br = b.n_dims == a.n_dims ? gpu_row(b, r) : b.data;
         gpu_set(out.dtype, gpu_row(out, r), i, gpu_get(a.dtype, gpu_row(a, r), i) + gpu_get(b.dtype, br, i));
     }
+    __device__ void quad(int64_t r, int64_t i) const {
+        const float4 v = gpu_get4(a.dtype, gpu_row(a, r), i), w = gpu_get4(b.dtype, b.n_dims == a.n_dims ? gpu_row(b, r) : b.data, i);
+        gpu_set4(out.dtype, gpu_row(out, r), i, make_float4(v.x + w.x, v.y + w.y, v.z + w.z, v.w + w.w));
+    }
 };
 
 extern "C" status cuda_add(vt_queue *q, const vt_call *call, error *err) {
     add_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2])};
-    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+    return each_quad(q, call, f, err);
 }
 
 struct sigmoid_fn {
@@ -100,11 +130,15 @@ struct silu_fn {
         const float *row = (const float *)gpu_row(x, r);
         gpu_set(out.dtype, gpu_row(out, r), i, gpu_silu(row[i]) * row[out.dim[1] + i]);
     }
+    __device__ void quad(int64_t r, int64_t i) const {
+        const float4 g = gpu_get4(VT_F32, gpu_row(x, r), i), u = gpu_get4(VT_F32, gpu_row(x, r), out.dim[1] / 4 + i);
+        gpu_set4(out.dtype, gpu_row(out, r), i, make_float4(gpu_silu(g.x) * u.x, gpu_silu(g.y) * u.y, gpu_silu(g.z) * u.z, gpu_silu(g.w) * u.w));
+    }
 };
 
 extern "C" status cuda_silu_and_mul(vt_queue *q, const vt_call *call, error *err) {
     silu_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1])};
-    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+    return each_quad(q, call, f, err);
 }
 
 struct gelu_fn {
@@ -113,11 +147,15 @@ struct gelu_fn {
         const float *row = (const float *)gpu_row(x, r);
         gpu_set(out.dtype, gpu_row(out, r), i, gpu_gelu(row[i]) * row[out.dim[1] + i]);
     }
+    __device__ void quad(int64_t r, int64_t i) const {
+        const float4 g = gpu_get4(VT_F32, gpu_row(x, r), i), u = gpu_get4(VT_F32, gpu_row(x, r), out.dim[1] / 4 + i);
+        gpu_set4(out.dtype, gpu_row(out, r), i, make_float4(gpu_gelu(g.x) * u.x, gpu_gelu(g.y) * u.y, gpu_gelu(g.z) * u.z, gpu_gelu(g.w) * u.w));
+    }
 };
 
 extern "C" status cuda_gelu_and_mul(vt_queue *q, const vt_call *call, error *err) {
     gelu_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1])};
-    return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
+    return each_quad(q, call, f, err);
 }
 
 struct swiglu_fn {
@@ -182,18 +220,50 @@ extern "C" status cuda_moe_combine(vt_queue *q, const vt_call *call, error *err)
 
 /* ---- root mean square ---- */
 
-/* N threads a row: the sum of each thread over i = t, t + N, ... by fma, then a tree. N follows from the width alone. */
-template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_view w, vt_rms_norm_params p, int64_t n_rows) {
+static const int KEPT = 4; /* quads that a thread of rms_norm holds between the sum and its use */
+
+/* Four columns from 4 i on of a row: together where QUADS, else one by one, with 0 behind its end. */
+template <bool QUADS> GPU_FN float4 norm_get(int dtype, const uint8_t *row, int64_t i, int64_t width) {
+    if constexpr (QUADS) {
+        return gpu_get4(dtype, row, i);
+    } else {
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[j] = 4 * i + j < width ? gpu_get(dtype, row, 4 * i + j) : 0.0f;
+        return make_float4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+template <bool QUADS> GPU_FN void norm_set(const gpu_view &out, uint8_t *to, const gpu_view &w, int64_t i, int64_t width, float4 v, float scale, float offset) {
+    const float4 wi = w.n_dims ? norm_get<QUADS>(w.dtype, w.data, i, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    const float r[4] = {(v.x * scale) * (wi.x + offset), (v.y * scale) * (wi.y + offset), (v.z * scale) * (wi.z + offset), (v.w * scale) * (wi.w + offset)};
+    if constexpr (QUADS) {
+        gpu_set4(out.dtype, to, i, make_float4(r[0], r[1], r[2], r[3]));
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (4 * i + j < width) gpu_set(out.dtype, to, 4 * i + j, r[j]);
+    }
+}
+
+/* N threads a row: thread t sums quads t, t + N, ... by fma in the order of columns, then a tree. N follows from the width alone, and QUADS changes how columns are moved, not the order. */
+template <int N, bool QUADS> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_view w, vt_rms_norm_params p, int64_t n_rows) {
     gpu_let_next_start();
     __shared__ float sums[8];
-    const int64_t width = x.dim[x.n_dims - 1];
+    const int64_t width = x.dim[x.n_dims - 1], quads = (width + 3) / 4;
     const int t = threadIdx.x % N;
     int64_t r = (int64_t)blockIdx.x * (THREADS / N) + threadIdx.x / N;
     if (r >= n_rows) return; /* whole warps, and with N = THREADS whole blocks */
-    const float *from = (const float *)gpu_row(x, r);
+    const uint8_t *from = gpu_row(x, r);
     uint8_t *to = gpu_row(out, r);
+    float4 kept[KEPT];
     float sum = 0.0f;
-    for (int64_t i = t; i < width; i += N) sum = fmaf(from[i], from[i], sum);
+    auto square = [&](float4 v) { sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum)))); };
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) kept[j] = t + j * N < quads ? norm_get<QUADS>(VT_F32, from, t + j * N, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) square(kept[j]);
+    for (int64_t i = t + KEPT * N; i < quads; i += N) square(norm_get<QUADS>(VT_F32, from, i, width));
     sum = gpu_warp_sum(sum);
     if (N > 32) {
         if (t % 32 == 0) sums[t / 32] = sum;
@@ -201,22 +271,30 @@ template <int N> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_v
         sum = sums[0];
         for (int i = 1; i < N / 32; i++) sum += sums[i];
     }
-    float scale = 1.0f / sqrtf(sum / (float)width + p.eps);
-    for (int64_t i = t; i < width; i += N) {
-        float wi = w.n_dims ? gpu_get(w.dtype, w.data, i) : 1.0f;
-        gpu_set(out.dtype, to, i, (from[i] * scale) * (wi + p.w_offset));
-    }
+    const float scale = 1.0f / sqrtf(sum / (float)width + p.eps);
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        if (t + j * N < quads) norm_set<QUADS>(out, to, w, t + j * N, width, kept[j], scale, p.w_offset);
+    for (int64_t i = t + KEPT * N; i < quads; i += N) norm_set<QUADS>(out, to, w, i, width, norm_get<QUADS>(VT_F32, from, i, width), scale, p.w_offset);
+}
+
+template <int N> static void launch_norm(vt_queue *q, const vt_call *call, int64_t n_rows) {
+    const gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), w = gpu_view_of(call->t[2]);
+    const unsigned blocks = (unsigned)gpu_ceil(n_rows, THREADS / N);
+    if (gpu_takes_quads(call->t[0]) && gpu_takes_quads(call->t[1]) && (call->t[2]->n_dims == 0 || gpu_takes_quads(call->t[2])))
+        rms_norm_kernel<N, true><<<blocks, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
+    else
+        rms_norm_kernel<N, false><<<blocks, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
 }
 
 extern "C" status cuda_rms_norm(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
-    gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), w = gpu_view_of(call->t[2]);
-    int64_t n_rows = gpu_n_rows(call->t[0]), width = gpu_inner(call->t[0]);
+    const int64_t n_rows = gpu_n_rows(call->t[0]), width = gpu_inner(call->t[0]);
     if (n_rows <= 0 || width <= 0) return STATUS_OK;
     if (width <= 512)
-        rms_norm_kernel<32><<<(unsigned)gpu_ceil(n_rows, THREADS / 32), THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
+        launch_norm<32>(q, call, n_rows);
     else
-        rms_norm_kernel<THREADS><<<(unsigned)n_rows, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
+        launch_norm<THREADS>(q, call, n_rows);
     return gpu_launched(call, err);
 }
 
