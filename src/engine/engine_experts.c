@@ -75,13 +75,14 @@ bool engine_experts_guess(const config *c) { return ahead_mode(c) != EXPERT_AHEA
 /* Settings of streaming, now that the tier is known: one that would do nothing is refused where the tier was asked for, and told where it was found. */
 static status check_reader(const headrace_engine *e, const config *c, const plan_experts *x, error *err) {
     const expert_bank *bank = &e->model->moe->bank;
-    if (x->tier == PLAN_EXPERTS_RESIDENT && e->expert_read_way > 0) {
-        if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: --expert-reader is of streamed experts; --experts resident streams none");
-        log_warn("config: --expert-reader changes nothing: all experts fit in memory (--experts stream streams them)");
-    }
-    if (x->tier == PLAN_EXPERTS_RESIDENT && e->expert_ahead == EXPERT_AHEAD_ON) {
-        if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: --expert-prefetch is of streamed experts; --experts resident streams none");
-        log_warn("config: --expert-prefetch changes nothing: all experts fit in memory (--experts stream streams them)");
+    const struct {
+        bool given;
+        const char *flag;
+    } streaming[] = {{e->expert_read_way > 0, "--expert-reader"}, {e->expert_ahead == EXPERT_AHEAD_ON, "--expert-prefetch"}, {config_bool(c, CONFIG_KEY_WARM_EXPERTS), "--warm-experts"}};
+    for (size_t i = 0; x->tier == PLAN_EXPERTS_RESIDENT && i < sizeof streaming / sizeof streaming[0]; i++) {
+        if (!streaming[i].given) continue;
+        if (!x->tier_chosen) return error_set(err, STATUS_INVALID, "config: %s is of streamed experts; --experts resident streams none", streaming[i].flag);
+        log_warn("config: %s changes nothing: all experts fit in memory (--experts stream streams them)", streaming[i].flag);
     }
     if (x->tier == PLAN_EXPERTS_RESIDENT && bank->packed != NULL) log_warn("config: --expert-bank changes nothing: experts are resident, and read from the checkpoint");
     if (x->tier == PLAN_EXPERTS_STREAM && !bank->padded && e->expert_read_way > EXPERT_READ_BUFFERED + 1) {

@@ -527,6 +527,8 @@ class Experts(MoeTest):
         self.fails(2, "--experts resident streams none", *run, "--experts", "resident", "--expert-prefetch", "on")
         self.assertIn("--expert-prefetch changes nothing", self.run_cli(*run, "--expert-prefetch", "on").err)
         self.run_cli(*run, "--experts", "resident", "--expert-prefetch", "auto")
+        self.fails(2, "--experts resident streams none", *run, "--experts", "resident", "--warm-experts")
+        self.assertIn("--warm-experts changes nothing", self.run_cli(*run, "--warm-experts").err)
         self.fails(2, "has no experts", "complete", "-m", fixture("qwen3"), "--token-ids", self.IDS, "--expert-prefetch", "on")
         self.assertIn("a plan runs nothing", self.run_cli("plan", "-m", self.MODEL, "--record-routing", self.path("trace"), code=2).err)
         self.assertFalse(os.path.exists(self.path("trace")))
