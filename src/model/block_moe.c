@@ -298,8 +298,7 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
     if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
     if (m->planning) moe_grouped_choose(c, layer);
-    const moe_parts *mp = &m->moe->parts[layer];
-    const bool by_expert = !mp->grouped || (mp->few_only && n > MOE_FEW_ROWS), by_tables = mp->grouped && (m->planning || !by_expert);
+    const bool by_expert = !moe_by_tables(m, layer, c->n_rows), by_tables = !by_expert || (m->planning && m->moe->parts[layer].grouped);
     const size_t chosen = ws_mark(c);
     if (by_tables) TRY(moe_grouped(c, out, x, layer, p, &choice));
     ws_release(c, chosen);

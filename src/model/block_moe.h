@@ -82,6 +82,13 @@ typedef struct model_moe {
     vt_buffer chosen, chosen_host; /* model_choices.c: [layers, pairs of the step], on the device and behind the step on the host */
 } model_moe;
 
+/** Whether a step of n rows goes through this layer's experts by tables of addresses; after the plan. */
+bool moe_by_tables(const model *mo, int layer, int32_t n_rows);
+/** Addresses of experts that are resident and never asked for, on the device; NULL: they are leased. */
+const void *moe_resident_tables(const model *mo, int layer);
+/** Whether somebody outside wants each choice inside the pass. */
+bool moe_is_watched(const model *mo);
+
 /* model_choices.c: what routers chose in layers whose choice nobody reads inside the pass, shown to the observer behind the step (without weights). */
 size_t model_choices_bytes(const model *mo); /* after the plan; of the device, and as much of the host */
 NODISCARD status model_choices_commit(model *mo, error *err);

@@ -69,6 +69,18 @@ void moe_grouped_choose(block_ctx *c, int layer) {
     moe->any_grouped |= mp->grouped;
 }
 
+bool moe_by_tables(const model *mo, int layer, int32_t n_rows) {
+    const moe_parts *mp = &mo->moe->parts[layer];
+    return mp->grouped && !(mp->few_only && n_rows > MOE_FEW_ROWS);
+}
+
+const void *moe_resident_tables(const model *mo, int layer) {
+    const expert_store *store = mo->moe->store;
+    return store != NULL && store->tables != NULL ? store->tables(store, layer) : NULL;
+}
+
+bool moe_is_watched(const model *mo) { return mo->opt.override_routing != NULL || (mo->opt.observe_routing != NULL && !mo->opt.observe_only_read); }
+
 /* ---- launches ---- */
 
 static vt_tensor table_of(const grouped_layer *g, int part) {
@@ -240,7 +252,7 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     block_act act = block_act_of(x);
     vt_tensor *form;
     const int64_t n_pairs = ids.dim[0] * ids.dim[1], ff = m->hp.n_ff_exp, n_experts = g.el->n_experts;
-    const bool leased = m->planning || moe->store == NULL || moe->store->tables == NULL || moe->store->tables(moe->store, layer) == NULL;
+    const void *resident = m->planning ? NULL : moe_resident_tables(m, layer);
     vt_tensor index, sorted;
     TRY(block_act_form(c, &act, g.mp->x_dtype, &form));
     g.x = *form;
@@ -254,12 +266,11 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     TRY(ws_take(c, VT_I64, g.el->n_parts, n_experts, &g.tables));
     g.first = vt_tensor_1d(g.first.data, VT_I32, g.first.device, n_experts + 1);
     g.pair_row = vt_tensor_1d(g.pair_row.data, VT_I32, g.pair_row.device, n_pairs);
-    if (!leased) g.tables.data = (void *)(uintptr_t)moe->store->tables(moe->store, layer);
+    if (resident != NULL) g.tables.data = (void *)(uintptr_t)resident; /* kernels only read it */
 
-    const bool watched = m->opt.override_routing != NULL || (m->opt.observe_routing != NULL && !m->opt.observe_only_read);
-    if (!m->planning && (leased || watched)) TRY(choice_on_host(c, layer, choice));
+    if (!m->planning && (resident == NULL || moe_is_watched(m))) TRY(choice_on_host(c, layer, choice));
     TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
-    if (m->planning || !leased) {
+    if (m->planning || resident != NULL) {
         TRY(moe_beside(c, layer, p));
         TRY(launch(&g, 0, n_pairs));
     } else {
