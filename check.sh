@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need, builds and runs them: ./check.sh [--fast | --full] [-j N]
-#   --fast   release build and its tests (minutes)
+#   --fast   release build and its tests (minutes); where there is a CUDA device also tests/card.sh
 #   default  and sanitizers, clang, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
 #   --full   and every mutation, the soaks, and this script in a fresh Debian (tests/chroot.sh)
 # A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all
@@ -110,6 +110,17 @@ get() { # SCRIPT VARIABLE: the last line that tools/SCRIPT.sh prints is the plac
     fi
 }
 
+card() { # the backend of a GPU that this machine has
+    local rc=0 line
+    tests/card.sh -j "$jobs" build >$out/card.log 2>&1 || rc=$?
+    grep -v '^ok ' $out/card.log
+    line=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $out/card.log | tail -n 1)
+    [ -n "$line" ] || return 1
+    # shellcheck disable=SC2086
+    add $line
+    return $rc
+}
+
 in_chroot() { # NAME COMMAND...: one test
     local name=$1 rc=0
     shift
@@ -136,6 +147,11 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 if phase "release: build" build release; then
     phase "release: tests" run_tests release build -LE "$not_now"
+    if [ -n "$(build/headrace doctor | grep '^  cuda:0')" ]; then
+        phase "cuda: tests on the card" card
+    else
+        echo "note: nothing is run on a CUDA device: there is none"
+    fi
 else
     mode="$mode, ended early" # nothing that follows would build either
 fi
