@@ -217,7 +217,7 @@ static status list_activations(model *mo, error *err) {
         used += (size_t)snprintf(mo->activations + used, sizeof mo->activations - used, "%s%s", used > 0 ? ", " : "", one);
     }
     if (mo->opt.act != ACT_BF16 || bf16) return STATUS_OK;
-    return error_set(err, STATUS_INVALID, "model: --act bf16 needs weights that products with BF16 activations exist for on this device; this checkpoint has none");
+    return error_set(err, STATUS_UNSUPPORTED, "model: --act bf16 needs weights that products with BF16 activations exist for on this device; this checkpoint has none");
 }
 
 status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *err) {

@@ -591,16 +591,34 @@ static status p_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_byt
     return STATUS_OK;
 }
 
+static bool same_row(vt_op op, vt_sig sig, vt_op op2, vt_sig sig2) { return op == op2 && memcmp(&sig, &sig2, sizeof sig) == 0; }
+
+/* Whether the real backend for the type lists a row of this signature, and what all of them need. */
+static bool is_listed(vt_device_type type, const vt_row *r, uint64_t *need) {
+    bool found = false;
+    for (int32_t i = 0; i < vt_manifest_count; i++) {
+        const vt_manifest *m = &vt_manifest_list[i];
+        for (int32_t k = 0; m->type == type && k < m->n_rows; k++) {
+            if (!same_row(m->rows[k].op, m->rows[k].sig, r->op, r->sig)) continue;
+            *need = found ? *need & m->rows[k].need : m->rows[k].need;
+            found = true;
+        }
+    }
+    return found;
+}
+
 /* One row for each op and signature that the processor has. */
 static void make_rows(struct posed *p) {
+    const vt_need *gone = &p->gpu.removed_row;
     p->n_rows = 0;
     for (int32_t i = 0; i < vt_cpu_tables.n_rows && p->n_rows < MAX_ROWS; i++) {
         const vt_row *r = &vt_cpu_tables.rows[i];
-        bool known = r->run == NULL || p->gpu.removed[r->op];
-        for (int32_t k = 0; !known && k < p->n_rows; k++) known = p->rows[k].op == r->op && memcmp(&p->rows[k].sig, &r->sig, sizeof r->sig) == 0;
-        if (known) continue;
+        uint64_t need = 0;
+        bool known = r->run == NULL || p->gpu.removed[r->op] || (gone->sig.dtype[0] != VT_NONE && same_row(gone->op, gone->sig, r->op, r->sig));
+        for (int32_t k = 0; !known && k < p->n_rows; k++) known = same_row(p->rows[k].op, p->rows[k].sig, r->op, r->sig);
+        if (known || (p->gpu.listed && !is_listed(p->gpu.type, r, &need))) continue;
         snprintf(p->names[p->n_rows], NAME_BYTES, "posed_%s_%d", vt_op_name(r->op), (int)p->n_rows);
-        p->rows[p->n_rows] = (vt_row){.op = r->op, .sig = r->sig, .name = p->names[p->n_rows], .run = p_run};
+        p->rows[p->n_rows] = (vt_row){.op = r->op, .sig = r->sig, .need = need, .name = p->names[p->n_rows], .run = p_run};
         p->n_rows++;
     }
 }

@@ -8,7 +8,7 @@
  *   time       queues keep their commands until somebody waits (POSED_LATE), run them at once (POSED_SOON), or some of them now and then (POSED_MIXED); fences complete in that order
  *   capture    a queue that captures keeps kernels, copies and fills with their addresses and shapes as they are, and runs none of them; a replay queues them again. Waits, fences and copies
  *              from ordinary host memory are errors there
- *   rows       those of the processor, one per op and signature; an op can be removed
+ *   rows       those of the processor, one per op and signature, or of these those alone that the real backend for the type lists; an op, or one signature of it, can be removed
  *   faults     the n-th kernel, allocation, upload, fence ... fails, once; a late one is only seen by whoever waits next
  *   counters   what was uploaded, allocated, run
  *
@@ -51,6 +51,8 @@ typedef struct posed_gpu {
     uint64_t queue_bytes, graph_bytes, alloc_unit, others; /* alloc_unit 0: 1 */
     status refusal;                   /* of the queue that fails; 0: STATUS_FAILED */
     bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
+    vt_need removed_row;              /* and one signature of an op (dtype[0] VT_NONE: none) */
+    bool listed;                      /* no rows but those that src/vt/NAME/kernel_rows.def lists, with the properties that they need */
     struct {
 #define X(field) int64_t field;
         POSED_FAULTS(X)
