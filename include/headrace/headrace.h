@@ -273,6 +273,10 @@ typedef struct headrace_stats {
     uint64_t n_captured_steps, n_replayed_steps;
     /* Experts read ahead of their layer so far, and of these taken, or given up unused; the rest waits in its slot. Taken ones are hits. */
     uint64_t experts_prefetched, experts_prefetch_used, experts_prefetch_wasted;
+    /* Of device_expert_misses (--miss): computed by the processor out of the host's slots, and the bytes that the step therefore did not wait to be copied; how many of these were copied to the
+     * device behind. What was measured at the start (--miss auto; 0: not): copies, and the processor's products of one row. */
+    uint64_t device_experts_on_cpu, device_expert_bytes_on_cpu, device_experts_behind;
+    uint64_t miss_copy_bytes_per_s, miss_cpu_bytes_per_s;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */

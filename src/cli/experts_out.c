@@ -16,6 +16,8 @@ static double disk_share(const headrace_stats *st) {
     return (double)st->expert_bytes_read * 1e9 / (double)st->expert_disk_ns / (double)st->expert_disk_bytes_per_s;
 }
 
+static json_t *measured(uint64_t bytes_per_s) { return bytes_per_s > 0 ? json_number((double)bytes_per_s) : json_null(); }
+
 static const char *reader_name(const headrace_stats *st) {
     static const char *const names[] = {"none", "buffered", "pread", "io_uring"};
     return names[st->expert_reader];
@@ -42,8 +44,10 @@ bool experts_add_json(json_t *o, headrace_engine *e) {
                           (json_int_t)st.experts_total, "slots", (json_int_t)st.expert_slots, "slot_bytes", (json_int_t)st.expert_slot_bytes, "stall_s",
                           json_number((double)st.expert_stall_ns / 1e9));
     if (st.device_expert_slots > 0) {
-        json_t *d = json_pack("{s:I, s:I, s:I, s:I, s:I}", "hits", (json_int_t)st.device_expert_hits, "misses", (json_int_t)st.device_expert_misses, "evictions",
-                              (json_int_t)st.device_expert_evictions, "bytes", (json_int_t)st.device_expert_bytes, "slots", (json_int_t)st.device_expert_slots);
+        json_t *d = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "hits", (json_int_t)st.device_expert_hits, "misses", (json_int_t)st.device_expert_misses, "evictions",
+                              (json_int_t)st.device_expert_evictions, "bytes", (json_int_t)st.device_expert_bytes, "slots", (json_int_t)st.device_expert_slots, "on_cpu", (json_int_t)st.device_experts_on_cpu,
+                              "bytes_on_cpu", (json_int_t)st.device_expert_bytes_on_cpu, "copied_behind", (json_int_t)st.device_experts_behind, "miss_copy_bytes_per_s", measured(st.miss_copy_bytes_per_s),
+                              "miss_cpu_bytes_per_s", measured(st.miss_cpu_bytes_per_s));
         if (json_object_set_new(x, "device", d) != 0) {
             json_decref(x);
             return false;
@@ -73,6 +77,10 @@ void experts_print_line(headrace_engine *e) {
         fprintf(stderr, "experts on the device in %llu slots; %llu hits, %llu misses (%.1f %% hits), %llu evictions; %.1f MiB copied\n", (unsigned long long)st.device_expert_slots,
                 (unsigned long long)st.device_expert_hits, (unsigned long long)st.device_expert_misses, k > 0 ? 100.0 * (double)st.device_expert_hits / (double)k : 0.0,
                 (unsigned long long)st.device_expert_evictions, (double)st.device_expert_bytes / 1048576.0);
+        if (st.device_experts_on_cpu > 0) {
+            fprintf(stderr, "%llu of the misses computed by the processor (%.1f MiB not waited for), %llu of them copied behind\n", (unsigned long long)st.device_experts_on_cpu,
+                    (double)st.device_expert_bytes_on_cpu / 1048576.0, (unsigned long long)st.device_experts_behind);
+        }
     }
     const uint64_t n = st.expert_hits + st.expert_misses;
     fprintf(stderr, "experts streamed through %llu slots of %.2f MiB; %llu hits, %llu misses (%.1f %% hits), %llu evictions; %llu of %llu distinct\n", (unsigned long long)st.expert_slots,

@@ -50,6 +50,10 @@ struct headrace_engine {
     expert_replay *replay;      /* --replay */
     int32_t expert_read_way; /* 0: as found best, else expert_read_way + 1 */
     int32_t expert_ahead;    /* expert_ahead_mode */
+    expert_miss_mode miss;   /* --miss */
+    expert_miss_costs miss_costs; /* EXPERT_MISS_AUTO, and measured */
+    vt_device *host_device;  /* the processor beside a device, for misses; NULL: there is no need */
+    vt_queue *host_queue;
     plan_machine machine;      /* that the verdict was about */
     char device_name[64];
     uint64_t load_ns;
@@ -100,6 +104,16 @@ NODISCARD status engine_open_source(mem *m, const config *c, bool with_bank, hea
 /* engine_experts.c */
 /** The choice; maps the files unless experts are streamed. e->plan: everything else, with dense weights read. */
 NODISCARD status engine_experts_plan(headrace_engine *e, const config *c, const plan_machine *pm, bool live, plan_experts *out, error *err);
+/* engine_miss.c: experts that the device lacks. */
+/** --miss, and the processor opened for it where it asks for that; refused where nothing is ever copied. Before the model is planned. */
+NODISCARD status engine_miss_open(headrace_engine *e, const config *c, error *err);
+void engine_miss_close(headrace_engine *e);
+/** The tier is known: a setting that does nothing is refused where the tier was asked for, told where it was found. */
+NODISCARD status engine_miss_check(headrace_engine *e, const plan_experts *x, error *err);
+/** EXPERT_MISS_AUTO: copies and products measured, in the slots of the host's store, which hold nothing yet. Says in the log what comes of it. */
+NODISCARD status engine_miss_measure(headrace_engine *e, expert_store *host, error *err);
+/** A line on where misses are computed, for plans. */
+const char *engine_miss_text(const headrace_engine *e);
 /** Whether the next layer's experts are guessed, should they turn out to be streamed. */
 bool engine_experts_guess(const config *c);
 /** Adds what e->plan.experts will take to e->plan. */

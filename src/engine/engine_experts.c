@@ -103,6 +103,7 @@ status engine_experts_plan(headrace_engine *e, const config *c, const plan_machi
     const expert_bank *bank = &e->model->moe->bank;
     if (e->plan.pool != PLAN_POOL_HOST) {
         TRY(plan_experts_choose_device(bank, &r, &e->plan, pm, live, out, err));
+        TRY(engine_miss_check(e, out, err));
         return check_reader(e, c, out, err);
     }
     TRY(plan_experts_choose(bank, &r, &e->plan, pm, live, out, err));
@@ -164,9 +165,10 @@ static status admit_slots(const headrace_engine *e, expert_store *below, error *
 /* Slots on the device over the store below, which stays the engine's. */
 static status attach_device(headrace_engine *e, error *err) {
     const plan_experts *x = &e->plan.experts;
-    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes};
     expert_store *store;
     TRY(vt_queue_create(e->device, NULL, &e->copies, err));
+    TRY(engine_miss_measure(e, e->experts_below, err));
+    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes, .miss = e->miss, .costs = e->miss_costs};
     TRY(admit_slots(e, e->experts_below, err));
     TRY(expert_store_device_create(e->m, &e->model->moe->bank, e->device, e->copies, e->experts_below, &opt, &store, err));
     model_moe_attach(e->model, store);
@@ -261,6 +263,11 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
         out->device_expert_evictions = c.evictions;
         out->device_expert_bytes = c.bytes_read;
         out->device_expert_slots = c.n_slots;
+        out->device_experts_on_cpu = c.n_on_host;
+        out->device_expert_bytes_on_cpu = c.bytes_on_host;
+        out->device_experts_behind = c.n_behind;
+        out->miss_copy_bytes_per_s = (uint64_t)e->miss_costs.copy_bytes_per_s;
+        out->miss_cpu_bytes_per_s = (uint64_t)e->miss_costs.host_bytes_per_s;
         e->experts_below->counters(e->experts_below, &c);
     }
     out->experts_tier = e->plan.experts.tier == PLAN_EXPERTS_STREAM ? HEADRACE_EXPERTS_STREAM : HEADRACE_EXPERTS_RESIDENT;

@@ -30,6 +30,7 @@ status engine_open_source(mem *m, const config *c, bool with_bank, headrace_prog
 /* ---- device ---- */
 
 static void close_device(headrace_engine *e) {
+    engine_miss_close(e);
     vt_queue_destroy(e->queue);
     vt_device_close(e->device);
     e->queue = NULL;
@@ -227,6 +228,8 @@ static status plan_engine(headrace_engine *e, const config *c, bool pure, error 
         .guess_experts = engine_experts_guess(c),
     };
     TRY(engine_routing_open(e, c, !pure, err));
+    TRY(engine_miss_open(e, c, err));
+    mo.host_queue = e->host_queue;
     engine_routing_options(e, &mo);
     TRY(model_plan(e->model, e->queue, &mo, err));
     TRY(plan_kv(e, c, &pm, err));

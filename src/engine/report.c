@@ -241,6 +241,10 @@ static status report_plan(report_ctx *r, error *err) {
         set(o, "tier", json_string(x->tier == PLAN_EXPERTS_STREAM ? "stream" : "resident"));
         set(o, "slots", json_integer((json_int_t)x->n_slots));
         if (x->device_slots > 0) set(o, "device_slots", json_integer((json_int_t)x->device_slots));
+        if (p->pool != PLAN_POOL_HOST && x->tier == PLAN_EXPERTS_STREAM) {
+            set(o, "miss", json_string(config_text(r->c, CONFIG_KEY_MISS)));
+            textbuf_addf(r->text, "an expert that the device lacks is %s\n", engine_miss_text(e));
+        }
         set(o, "slot_bytes", json_integer((json_int_t)x->slot_bytes));
         set(o, "min_slots", json_integer((json_int_t)x->min_slots));
         set(o, "cycle_slots", json_integer((json_int_t)x->cycle_slots));

@@ -36,8 +36,7 @@ status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_
     return p->activation == MOE_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err);
 }
 
-/* One expert over its n rows: y = down(act(gate x, up x)). */
-static status run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor rows, vt_tensor y, const block_moe_params *p) {
+status moe_run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor rows, vt_tensor y, const block_moe_params *p) {
     const model_moe *moe = c->m->moe;
     const expert_layer *el = &moe->bank.layers[layer];
     const moe_parts *mp = &moe->parts[layer];
@@ -116,10 +115,11 @@ status moe_release_held(block_ctx *c) {
 /* One expert that may be read once its fence is done. */
 static status run_lease(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor pair_row, vt_tensor slab, const block_moe_params *p) {
     model_moe *moe = c->m->moe;
+    if (lease->on_host) return moe_host_run(c, layer, lease, slab, p);
     const int32_t first = moe->first[lease->expert], n = moe->count[lease->expert];
     status rc = lease->ready.handle != NULL ? vt_fence_wait(c->q, lease->ready) : STATUS_OK;
     if (rc != STATUS_OK) error_note(c->err, rc, "model: waiting for expert %d failed", lease->expert);
-    if (rc == STATUS_OK) rc = run_expert(c, layer, lease, x, vt_tensor_slice(pair_row, 0, first, n), vt_tensor_slice(slab, 0, first, n), p);
+    if (rc == STATUS_OK) rc = moe_run_expert(c, layer, lease, x, vt_tensor_slice(pair_row, 0, first, n), vt_tensor_slice(slab, 0, first, n), p);
     if (moe->used[0].handle != NULL)
         moe->held[moe->n_held++] = *lease;
     else
@@ -170,6 +170,7 @@ static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t 
     model_moe *moe = c->m->moe;
     expert_store *store = moe->store;
     if (store->enter != NULL) store->enter(store, layer);
+    if (moe->host != NULL && store->rows != NULL) store->rows(store, moe->count);
     const int32_t n_waves = store->waves(store, layer, moe->distinct, n_distinct, moe->wave);
     int32_t begin = 0;
     for (int32_t w = 0; w < n_waves; w++) {
@@ -195,15 +196,16 @@ static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t 
     return STATUS_OK;
 }
 
-status moe_read_choice(block_ctx *c, int layer, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed) {
+status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice) {
     const model *m = c->m;
     model_moe *moe = m->moe;
     const int32_t n = c->n_rows, k = (int32_t)m->hp.n_experts_used;
     const size_t bytes = (size_t)n * (size_t)k * sizeof(int32_t);
     c->m->pass_waited = true;
-    status rc = vt_copy(c->q, moe->ids, ids->data, bytes);
-    if (rc == STATUS_OK && guessed != NULL) rc = vt_copy(c->q, moe->guessed, guessed->data, bytes);
-    if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, weights->data, bytes);
+    status rc = vt_copy(c->q, moe->ids, choice->ids.data, bytes);
+    if (rc == STATUS_OK && choice->guessed_layer >= 0) rc = vt_copy(c->q, moe->guessed, choice->guessed.data, bytes);
+    if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, choice->weights.data, bytes);
+    if (rc == STATUS_OK && moe->host != NULL) TRY(moe_host_read_rows(c, &choice->x));
     if (rc == STATUS_OK) rc = vt_queue_sync(c->q);
     if (rc != STATUS_OK) return error_set(c->err, rc, "model: the router's choice cannot be read from the device");
     if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
@@ -262,7 +264,7 @@ status moe_beside(block_ctx *c, int layer, const block_moe_params *p) { return p
 static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice) {
     model *m = c->m;
     model_moe *moe = m->moe;
-    vt_tensor ids = choice->ids, weights = choice->weights;
+    vt_tensor weights = choice->weights;
     const int32_t k = (int32_t)m->hp.n_experts_used, n = c->n_rows;
     const int64_t n_pairs = (int64_t)n * k;
     vt_tensor index, pair_row, slab;
@@ -272,9 +274,9 @@ static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int lay
     pair_row = flat(pair_row);
     if (m->planning) { /* the most that one expert can ask for: every row */
         TRY(moe_beside(c, layer, p));
-        TRY(run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
+        TRY(moe_run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
-        TRY(moe_read_choice(c, layer, &ids, &weights, choice->guessed_layer >= 0 ? &choice->guessed : NULL));
+        TRY(moe_read_choice(c, layer, choice));
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
         TRY(send_groups(c, &pair_row, &index, &weights, (size_t)n_pairs * sizeof(int32_t)));
         TRY(moe_beside(c, layer, p));
@@ -290,6 +292,8 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     moe_choice choice;
     if (!m->planning && m->moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
     choice.guessed_layer = layer_to_guess(c, layer);
+    choice.x = x;
+    if (m->planning && m->opt.host_queue != NULL) TRY(moe_host_plan(c, layer, x, p));
     TRY(ws_take(c, VT_I32, n, k, &choice.ids));
     TRY(ws_take(c, VT_I32, n, k, &choice.guessed));
     TRY(ws_take(c, VT_F32, n, k, &choice.weights));

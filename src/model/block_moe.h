@@ -79,6 +79,7 @@ typedef struct model_moe {
     int32_t n_segments, n_failures;
     vt_fence used[MOE_USE_FENCES]; /* behind the work of a wave, in turn; one that is recorded anew ends later, which is safe */
     int32_t next_used, n_used;
+    struct moe_host *host; /* block_moe_host.c; NULL: the processor computes no expert beside the device */
     vt_buffer chosen, chosen_host; /* model_choices.c: [layers, pairs of the step], on the device and behind the step on the host */
 } model_moe;
 
@@ -100,15 +101,17 @@ NODISCARD status model_choices_queue(const model *mo, int32_t n_rows);
 void model_choices_show(const model *mo, int32_t n_rows);
 
 /* block_moe.c, for block_moe_grouped.c: */
-/** What the router chose, and guessed of the layer guessed_layer (-1: nothing). */
+/** What the router chose, and guessed of the layer guessed_layer (-1: nothing); x: the rows that experts see. */
 typedef struct moe_choice {
-    vt_tensor ids, weights, guessed;
+    vt_tensor ids, weights, guessed, x;
     int32_t guessed_layer;
 } moe_choice;
 /** Of moe->ids: count and first of each expert, and the list of those that have rows, whose number is returned. */
 int32_t moe_count_rows(model_moe *moe, int32_t n_pairs, int32_t n_experts);
 /** The router's choice on the host (the one wait inside a layer), replaced and shown where somebody wants that. */
-NODISCARD status moe_read_choice(block_ctx *c, int layer, const vt_tensor *ids, const vt_tensor *weights, const vt_tensor *guessed);
+NODISCARD status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice);
+/** One expert over n rows: y = down(act(gate x, up x)), x gathered by `rows`. */
+NODISCARD status moe_run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor rows, vt_tensor y, const block_moe_params *p);
 /** Tells the store what the next layer may take. */
 void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows);
 NODISCARD status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved);
@@ -122,6 +125,28 @@ NODISCARD status moe_do_without(block_ctx *c, int32_t expert, vt_tensor slab);
 /** While planning: whether the layer goes by tables. Asks the queue for every op that this needs; the host's own device goes expert by expert unless the options say otherwise. */
 void moe_grouped_choose(block_ctx *c, int layer);
 NODISCARD status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice);
+
+/*
+ * block_moe_host.c: experts that the device lacks, computed by the processor out of the host's slots (--miss). The layer's rows come to the host with the router's choice; what an expert makes of
+ * its rows goes back into their places of the slab. The processor's sums are not those of the device, so the bits differ.
+ */
+/** While planning: the processor's part of the layer, on the options' host queue. */
+NODISCARD status moe_host_plan(block_ctx *c, int layer, vt_tensor x, const block_moe_params *p);
+/** After the layers of a plan: whether the processor has every kernel that its part needs. */
+NODISCARD status moe_host_ask(const model *mo, error *err);
+/** After the plan: pinned memory for it (MEM_STAGING); 0: it has no part. */
+size_t moe_host_bytes(const model *mo);
+NODISCARD status moe_host_commit(model *mo, error *err);
+void moe_host_close(model *mo);
+/** All experts turned out to be resident: it has no part. */
+void moe_host_drop(model *mo);
+/** With the router's choice: the layer's rows, on their way to the host. */
+NODISCARD status moe_host_read_rows(block_ctx *c, const vt_tensor *x);
+/** The lease of an expert on the host (lease->on_host): its rows of the slab; the lease goes back, whatever comes of it. Waits for the processor alone. */
+NODISCARD status moe_host_run(block_ctx *c, int layer, const expert_lease *lease, vt_tensor slab, const block_moe_params *p);
+/** For measuring: the products of an expert of some layer whose parts lie in `slot`, over n rows (MOE_HOST_ROWS at most) of whatever is there. *bytes: of the expert. */
+NODISCARD status moe_host_try(model *mo, const void *slot, int32_t n_rows, size_t *bytes, error *err);
+enum { MOE_HOST_ROWS = 64 };
 
 /** What the hyper-parameters say of experts makes sense; a line for each thing that does not. */
 void model_moe_check(const model *mo, textbuf *report);

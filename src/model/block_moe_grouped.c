@@ -144,16 +144,19 @@ static status launch(const grouped_layer *g, int64_t begin, int64_t n) {
 
 /* ---- experts that are leased ---- */
 
+static status beside_once(grouped_layer *g) {
+    if (g->beside) return STATUS_OK;
+    g->beside = true;
+    return moe_beside(g->c, g->layer, g->p);
+}
+
 /* The leases held from n_launched on: their addresses go to the device, and their groups are computed. The host's copy of a table stays until the device has surely read it. */
 static status launch_held(grouped_layer *g, int32_t *n_launched) {
     model_moe *moe = g->c->m->moe;
     const size_t n_experts = (size_t)g->el->n_experts, bytes = (size_t)g->el->n_parts * n_experts * sizeof(int64_t);
     int64_t begin = INT64_MAX, end = 0;
     if (*n_launched == moe->n_held) return STATUS_OK;
-    if (!g->beside) { /* copies of those that wait are under way */
-        g->beside = true;
-        TRY(moe_beside(g->c, g->layer, g->p));
-    }
+    TRY(beside_once(g)); /* copies of those that wait are under way */
     if (moe->n_tables == MOE_TABLES) {
         const status rc = vt_queue_sync(g->c->q);
         if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: the device failed while it computed experts");
@@ -193,6 +196,14 @@ static status run_wave(grouped_layer *g) {
             continue;
         }
         TRY(rc);
+        if (lease.on_host) { /* the device goes on meanwhile */
+            status launched = launch_held(g, &n_launched);
+            if (launched == STATUS_OK) launched = beside_once(g);
+            all_there = true;
+            const status ran = moe_host_run(g->c, g->layer, &lease, g->slab, g->p);
+            TRY(launched == STATUS_OK ? ran : launched);
+            continue;
+        }
         const bool there = is_there(g->c, &lease);
         status launched = STATUS_OK;
         if (!there && all_there) launched = launch_held(g, &n_launched);
@@ -214,6 +225,7 @@ static status run_waves(grouped_layer *g, int32_t guessed_layer, int32_t n_disti
     model_moe *moe = g->c->m->moe;
     expert_store *store = moe->store;
     if (store->enter != NULL) store->enter(store, g->layer);
+    if (moe->host != NULL && store->rows != NULL) store->rows(store, moe->count);
     const int32_t n_waves = store->waves(store, g->layer, moe->distinct, n_distinct, moe->wave);
     int32_t begin = 0;
     for (int32_t w = 0; w < n_waves; w++) {
@@ -238,7 +250,7 @@ static status choice_on_host(block_ctx *c, int layer, const moe_choice *choice) 
     model_moe *moe = m->moe;
     const int32_t n = c->n_rows, k = (int32_t)m->hp.n_experts_used;
     const size_t bytes = (size_t)n * (size_t)k * sizeof(int32_t);
-    TRY(moe_read_choice(c, layer, &choice->ids, &choice->weights, choice->guessed_layer >= 0 ? &choice->guessed : NULL));
+    TRY(moe_read_choice(c, layer, choice));
     if (m->opt.override_routing == NULL) return STATUS_OK;
     const status rc = vt_copy(c->q, choice->ids.data, moe->ids, bytes);
     return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the replayed choice cannot be copied to the device");
@@ -276,7 +288,7 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     } else {
         moe->n_tables = 0; /* the device has read them: it was waited for */
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));
-        if (!g.beside) TRY(moe_beside(c, layer, p)); /* none could be read */
+        TRY(beside_once(&g)); /* none could be read */
     }
     return vt_moe_combine(c->q, &out, &g.slab, &index, &sorted, c->err);
 }

@@ -73,6 +73,7 @@ typedef struct model_options {
     int32_t max_head_rows;  /* logits rows per model_head */
     bool group_experts;     /* experts by tables of addresses also where the host addresses the device's memory, for tests */
     bool capture;           /* steps that repeat are captured, where the device can */
+    vt_queue *host_queue;   /* NULL, or a queue of the processor that computes experts which the device lacks (block_moe_host.c) */
     bool guess_experts;     /* ask the next layer's router ahead, where the store of experts wants to know */
     model_observer *observe; /* NULL: none */
     model_routing_observer *observe_routing; /* NULL: none */

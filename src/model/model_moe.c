@@ -188,7 +188,10 @@ static size_t table_entries(const model *mo) {
 /* ids, pair_row, index, weights, sorted, guessed per pair; tables of addresses */
 static size_t exchange_bytes(const model *mo) { return N_EXCHANGED * exchanged_bytes(mo) + MOE_TABLES * table_entries(mo) * sizeof(int64_t); }
 
-size_t model_moe_exchange_bytes(const model *mo) { return mo->moe->any ? exchange_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN : 0; }
+size_t model_moe_exchange_bytes(const model *mo) {
+    const size_t host = moe_host_bytes(mo);
+    return mo->moe->any ? exchange_bytes(mo) + MEM_HEADER_BYTES + MEM_ALIGN + (host > 0 ? host + MEM_HEADER_BYTES + MEM_ALIGN : 0) : 0;
+}
 
 /* order per expert of a row; count, first, distinct, wave, hint, votes, held per expert; failures per segment */
 size_t model_moe_scratch_bytes(const model *mo) {
@@ -223,6 +226,7 @@ status model_moe_commit(model *mo, error *err) {
         const status rc = vt_fence_create(mo->device, &moe->used[moe->n_used]);
         if (rc != STATUS_OK) return error_set(err, rc, "model: the device gives no fence for its experts");
     }
+    TRY(moe_host_commit(mo, err));
     return model_choices_commit(mo, err);
 }
 
@@ -251,6 +255,7 @@ void model_moe_close(model *mo) {
     if (moe->store != NULL && moe->store->close(moe->store) != STATUS_OK) log_error("model: experts were still leased when the model was closed");
     for (int32_t i = 0; i < moe->n_used; i++) vt_fence_destroy(mo->device, moe->used[i]);
     vt_buffer_free(&moe->exchange);
+    moe_host_close(mo);
     model_choices_close(mo);
     void *const arrays[] = {moe->order, moe->count, moe->first, moe->distinct, moe->wave, moe->held, moe->failures, moe->hint, moe->votes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_free(mo->m, arrays[i]);

@@ -234,6 +234,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     mo->plan_meta_bytes = lay_out_largest(mo, queue->device, NULL);
     place_for_plan(mo, queue->device);
 
+    moe_host_drop(mo);
     mo->capture = NULL;
     if (opt->capture && (queue->caps & VT_CAP_BIT(VT_CAP_CAPTURE)) != 0) {
         mo->capture = arena_calloc(mo->arena, 1, sizeof *mo->capture);
@@ -254,6 +255,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     TRY(list_activations(mo, err));
     mo->plan_workspace_bytes = mo->ws_peak;
     mo->plan_state_bytes = lay_out_states(mo, queue->device, NULL);
+    TRY(moe_host_ask(mo, err));
     return vt_can_run_all(queue, mo->recorder.needs, mo->recorder.n, err);
 }
 

@@ -9,6 +9,7 @@ static const double DECAY_PER_STEP = 0.98;
 /* Of BLEND. */
 enum { BLEND_AGES = 1024 }; /* older than that, a score is nothing */
 static const float BLEND_SLOW = 0.98f, BLEND_FAST = 0.3f, BLEND_WEIGHT = 8.0f;
+static const float BLEND_AGAIN = 1.25f; /* the slow score of what is used again within some 70 steps */
 
 typedef struct policy_history {
     float slow, fast; /* as of `step` */
@@ -242,25 +243,40 @@ int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int
     return slot;
 }
 
-/* Whether a slot would be given up before the expert, once that has been used. */
-static bool is_worth_less(const expert_policy *p, int32_t slot, int32_t layer, int32_t expert) {
+/* Whether a slot would be given up before the expert, once that has been used so many times more. */
+static bool is_worth_less(const expert_policy *p, int32_t slot, int32_t layer, int32_t expert, int uses) {
     const policy_slot *s = &p->slots[slot];
     if (p->kind == EXPERT_POLICY_DECAY) return s->score <= 1;
     if (p->kind != EXPERT_POLICY_BLEND) return true;
-    return blended(p, s->layer, s->expert, p->visited[s->layer]) <= blended(p, layer, expert, p->step) + 1 + BLEND_WEIGHT;
+    return blended(p, s->layer, s->expert, p->visited[s->layer]) <= blended(p, layer, expert, p->step) + (float)uses * (1 + BLEND_WEIGHT);
 }
 
-int32_t expert_policy_place_ahead(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
+/* A free slot, or that of a victim which is worth less. */
+static int32_t place_if_worth(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, int uses, uint64_t *n_evicted) {
     if (limit > p->n_slots) limit = p->n_slots;
     if (p->n_used > limit) return -1;
     if (p->n_used == limit) {
         const int32_t victim = find_victim(p, layer, limit);
-        if (victim < 0 || !is_worth_less(p, victim, layer, expert)) return -1;
+        if (victim < 0 || !is_worth_less(p, victim, layer, expert, uses)) return -1;
         expert_policy_forget(p, victim);
         ++*n_evicted;
     }
     note_layer(p, layer);
     return take_free(p, layer, expert);
+}
+
+int32_t expert_policy_place_ahead(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
+    return place_if_worth(p, layer, expert, limit, 1, n_evicted);
+}
+
+void expert_policy_use(expert_policy *p, int32_t layer, int32_t expert) {
+    note_layer(p, layer);
+    if (p->kind == EXPERT_POLICY_BLEND) remember(p, layer, expert);
+}
+
+int32_t expert_policy_place_used(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted) {
+    const bool again = p->kind != EXPERT_POLICY_BLEND || history_of(p, layer, expert)->slow >= BLEND_AGAIN;
+    return again || p->n_used < (limit < p->n_slots ? limit : p->n_slots) ? place_if_worth(p, layer, expert, limit, 0, n_evicted) : -1;
 }
 
 int32_t expert_policy_shrink(expert_policy *p, int32_t limit) {

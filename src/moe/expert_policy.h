@@ -38,6 +38,13 @@ int32_t expert_policy_place(expert_policy *p, int32_t layer, int32_t expert, int
  * it up before; -1: there is none, or more than `limit` slots are in use.
  */
 int32_t expert_policy_place_ahead(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted);
+/** A use of an expert that is not held, and gets no slot for it. */
+void expert_policy_use(expert_policy *p, int32_t layer, int32_t expert);
+/**
+ * A slot for an expert whose use is remembered already (expert_policy_use); no further use of it. A free one, or that of one victim which is worth less than the expert is now, if the expert has
+ * been used before its last use, not long ago: a first use alone drives nothing out. -1: there is none.
+ */
+int32_t expert_policy_place_used(expert_policy *p, int32_t layer, int32_t expert, int32_t limit, uint64_t *n_evicted);
 /** Give up victims until at most `limit` slots are in use, or only protected ones are; returns how many. */
 int32_t expert_policy_shrink(expert_policy *p, int32_t limit);
 /** Forget what a slot holds (a failed fill). A protected one stays in use, empty, until its protection ends. */

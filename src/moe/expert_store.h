@@ -25,6 +25,7 @@
 #define HEADRACE_MOE_EXPERT_STORE_H
 
 #include "moe/expert_bank.h"
+#include "moe/expert_miss.h"
 #include "vt/vt.h"
 
 typedef struct expert_store expert_store;
@@ -35,6 +36,7 @@ typedef struct expert_lease {
     uint64_t generation;                        /* of the slot at acquire */
     const void *part[EXPERT_MAX_PARTS];         /* device addresses, in the order of the layer's parts */
     vt_fence ready;                             /* what a queue has to wait for before it reads the parts; handle NULL: nothing */
+    bool on_host;                               /* of a device store: not on the device; the parts are host memory, for the processor to compute with, and the lease goes back when it has */
 } expert_lease;
 
 typedef struct expert_counters {
@@ -50,6 +52,8 @@ typedef struct expert_counters {
     uint64_t disk_ns;          /* while reads were under way */
     uint64_t disk_bytes_per_s; /* what the disk can give, as measured when the store was made; 0: not measured */
     int32_t read_way, read_depth; /* expert_read_way */
+    uint64_t n_on_host, bytes_on_host; /* of a device store: misses that the processor computed, and their bytes, which nobody waited for */
+    uint64_t n_behind;                 /* ... and how many of these were copied to the device afterwards */
 } expert_counters;
 
 /** The interface that stores implement; first member of each. */
@@ -79,6 +83,8 @@ struct expert_store {
     bool (*wants_hint)(expert_store *s, int32_t layer, int64_t n_asked);
     /* Of experts that stay where they are: device memory that holds the addresses of the layer's parts, int64 [part][expert]. NULL, or NULL returned: they are leased. */
     const void *(*tables)(const expert_store *s, int32_t layer);
+    /* Before the waves of a layer: how many rows of the step each of its experts has. Borrowed until the layer's last wave is over. NULL: nobody wants to know. */
+    void (*rows)(expert_store *s, const int32_t *n_rows);
 };
 
 /** All experts in place: views over the source's bytes (host-addressable devices), or copied to device memory once (charged to MEM_EXPERTS). */
@@ -107,6 +113,8 @@ typedef struct expert_stream_options {
  * that are there are given out. A budget below one step's cycle (top_k of every layer) is said in the log.
  */
 NODISCARD status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err);
+/** The memory of its slots, for measuring before the first is asked for. */
+void *expert_store_stream_memory(const expert_store *s, size_t *bytes);
 /** Slots for one wave, for one step of one row, and for everything; bytes of a slot. */
 int64_t expert_stream_min_slots(const expert_bank *bank);
 int64_t expert_stream_cycle_slots(const expert_bank *bank);
@@ -118,9 +126,14 @@ size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots);
 
 typedef struct expert_device_options {
-    size_t budget_bytes; /* of device slots */
+    size_t budget_bytes;     /* of device slots */
+    expert_miss_mode miss;
+    expert_miss_costs costs; /* EXPERT_MISS_AUTO */
 } expert_device_options;
-/** Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). */
+/**
+ * Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). A miss that the processor is to compute (expert_miss.h) is given out as a
+ * lease of the lower store (on_host); once that has come back the expert is copied behind, if the copy queue has nothing that is wanted, and the policy a slot that is worth less.
+ */
 NODISCARD status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt,
                                             expert_store **out, error *err);
 

@@ -3,6 +3,9 @@
  * The device store: slots in device memory, allocated once, filled from a lower store over the vtable. An expert that is missing is leased below, its parts are copied on the copy queue,
  * and it is given out at once with a fence that says when they are there. The lower lease goes back when that fence is done, and the slot is emptied when it failed. A slot that was
  * released stays protected until its consumer's fence is done.
+ *
+ * A miss that the processor computes gets no slot: the lower lease itself is given out. When it comes back, and the layer wanted no copies, the expert may be copied behind: the lower lease is
+ * then kept until that copy is over, as with any other. Such copies are few at a time, and whoever asks for the expert while one is under way has a hit that waits for its fence.
  */
 #include <string.h>
 
@@ -20,7 +23,10 @@ typedef struct sending {
     expert_lease from;
     int32_t slot;
     uint64_t generation;
+    bool behind; /* of an expert that nobody waits for: the slot's protection is the copy's own */
 } sending;
+
+enum { MOST_BEHIND = 4 }; /* copies behind at a time */
 
 typedef struct device_store {
     expert_store base;
@@ -36,7 +42,7 @@ typedef struct device_store {
     vt_fence *ready;       /* [n_slots]: the last copy into the slot */
     retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
     int32_t first_leaving, n_leaving;
-    sending *sent;         /* ring [max_experts], oldest first; the copy queue keeps their order */
+    sending *sent;         /* ring [sent_places], oldest first; the copy queue keeps their order */
     int32_t first_sent, n_sent;
     status late;           /* what a fence said of work that had been given out already; for the next answer */
 
@@ -45,12 +51,25 @@ typedef struct device_store {
     int32_t next_below;                   /* first of misses that the next of them is about */
     bool below_active;
 
+    expert_device_options opt;
+    const int32_t *rows;          /* of the layer's experts, by the step; NULL: not said */
+    int32_t n_copied;             /* of the wave's misses; those behind are the processor's, and get no slots */
+    int32_t most_behind;
+    int64_t below_slots;
+    int64_t n_host_leases;
+
     int32_t *hinted, n_hinted, hinted_layer; /* for the store below, once it has given what is wanted */
     int64_t n_leases;
     expert_counters counters;
 } device_store;
 
 static device_store *self(expert_store *base) { return (device_store *)base; }
+
+/* Of a wave, and behind the one before. */
+static int32_t sent_places(const expert_bank *bank) { return bank->max_experts + MOST_BEHIND; }
+
+/* Who says nothing of rows computes nothing on the host. */
+static expert_miss_mode miss_mode(const device_store *s) { return s->rows != NULL ? s->opt.miss : EXPERT_MISS_UPLOAD; }
 
 /* ---- slots that wait for their last consumer ---- */
 
@@ -80,8 +99,11 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
     (void)layer;
     (void)ids;
     device_store *s = self(base);
-    return expert_wave_cut(n, s->n_slots - (int32_t)s->n_leases, sizes); /* what is leaving can be waited for */
+    const int32_t room = s->n_slots - (int32_t)s->n_leases; /* what is leaving can be waited for */
+    return expert_wave_cut(n, miss_mode(s) == EXPERT_MISS_HOST ? n : room, sizes); /* what is computed elsewhere needs no slot */
 }
+
+static void rows(expert_store *base, const int32_t *n_rows) { self(base)->rows = n_rows; }
 
 /* ---- copies under way ---- */
 
@@ -94,8 +116,9 @@ static void end_oldest_copy(device_store *s, bool doubtful) {
         s->counters.failed++;
         if (s->generation[c->slot] == c->generation) expert_policy_forget(s->policy, c->slot);
     }
+    if (c->behind) expert_policy_protect(s->policy, c->slot, false);
     s->below->release(s->below, &c->from, (vt_fence){0});
-    s->first_sent = (s->first_sent + 1) % s->base.bank->max_experts;
+    s->first_sent = (s->first_sent + 1) % sent_places(s->base.bank);
     s->n_sent--;
 }
 
@@ -116,12 +139,18 @@ static status take_late(device_store *s, error *err) {
 
 /* ---- a wave ---- */
 
-/* Slots for as many missing experts as there are, and the lower store asked for them. */
+/* The lower store has all its slots for what comes; or enough of them, where those of copies behind are few. */
+static void free_below(device_store *s) {
+    end_done_copies(s);
+    if (s->opt.miss == EXPERT_MISS_UPLOAD || s->below_slots - s->n_sent < s->base.bank->max_top_k) end_all_copies(s, false);
+}
+
+/* Slots for as many missing experts as there are, and the lower store asked for them; for those of the processor too, once all others have slots. */
 static void place_misses(device_store *s) {
     const int32_t first = s->wave.next_miss;
-    end_all_copies(s, false); /* the lower store has all its slots for what comes */
+    free_below(s);
     let_go_of_the_done(s);
-    while (s->wave.next_miss < s->wave.n_misses) {
+    while (s->wave.next_miss < s->n_copied) {
         int32_t slot;
         while ((slot = expert_policy_place(s->policy, s->wave.layer, s->wave.misses[s->wave.next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving > 0) await_oldest(s);
         if (slot < 0) break;
@@ -129,6 +158,7 @@ static void place_misses(device_store *s) {
         s->generation[slot]++;
         s->wave.next_miss++;
     }
+    if (s->wave.next_miss == s->n_copied) s->wave.next_miss = s->wave.n_misses;
     s->next_below = first;
     s->next_size = 0;
     s->n_sizes = s->wave.next_miss > first ? s->below->waves(s->below, s->wave.layer, s->wave.misses + first, s->wave.next_miss - first, s->sizes) : 0;
@@ -137,9 +167,11 @@ static void place_misses(device_store *s) {
 static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
     device_store *s = self(base);
     TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, s->next_size < s->n_sizes || s->below_active, err));
-    end_all_copies(s, false); /* what did not arrive is no hit */
+    if (s->opt.miss == EXPERT_MISS_UPLOAD) end_all_copies(s, false); /* what did not arrive is no hit */
+    end_done_copies(s);
     TRY(take_late(s, err));
     expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
+    s->n_copied = expert_miss_split(miss_mode(s), &s->opt.costs, s->rows, s->wave.misses, s->wave.n_misses);
     place_misses(s);
     return STATUS_OK;
 }
@@ -153,10 +185,25 @@ static void give(device_store *s, int32_t expert, int32_t slot, expert_lease *le
     s->n_leases++;
 }
 
-static void mark_given(device_store *s, int32_t expert) {
+/* A lease of the lower store, for the processor. */
+static void give_on_host(device_store *s, const expert_lease *from, expert_lease *lease) {
+    *lease = *from;
+    lease->on_host = true;
+    s->n_host_leases++;
+    s->counters.n_on_host++;
+    s->counters.bytes_on_host += s->base.bank->layers[from->layer].file_bytes;
+    expert_policy_use(s->policy, from->layer, from->expert);
+}
+
+/* Whether it is to be copied. */
+static bool mark_given(device_store *s, int32_t expert) {
+    bool copied = false;
     for (int32_t i = 0; i < s->wave.next_miss; i++) {
-        if (s->wave.misses[i] == expert) s->wave.misses[i] = -1;
+        if (s->wave.misses[i] != expert) continue;
+        s->wave.misses[i] = -1;
+        copied = i < s->n_copied;
     }
+    return copied;
 }
 
 static void empty_slot(device_store *s, int32_t expert) {
@@ -167,17 +214,17 @@ static void empty_slot(device_store *s, int32_t expert) {
 }
 
 /* Copies of all parts of one expert into its slot are under way; the lower lease goes back when they are over, or at once when they cannot be. */
-static status upload(device_store *s, const expert_lease *from, int32_t slot, error *err) {
-    const expert_layer *el = &s->base.bank->layers[s->wave.layer];
+static status upload(device_store *s, const expert_lease *from, int32_t slot, bool behind, error *err) {
+    const expert_layer *el = &s->base.bank->layers[from->layer];
     status rc = STATUS_OK;
     for (int32_t p = 0; rc == STATUS_OK && p < el->n_parts; p++) rc = vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes);
     if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
     if (rc != STATUS_OK) {
         (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
         s->below->release(s->below, from, (vt_fence){0});
-        return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, s->wave.layer);
+        return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, from->layer);
     }
-    s->sent[(s->first_sent + s->n_sent++) % s->base.bank->max_experts] = (sending){.from = *from, .slot = slot, .generation = s->generation[slot]};
+    s->sent[(s->first_sent + s->n_sent++) % sent_places(s->base.bank)] = (sending){.from = *from, .slot = slot, .generation = s->generation[slot], .behind = behind};
     s->counters.bytes_read += el->file_bytes;
     s->counters.reads += (uint64_t)el->n_parts;
     return STATUS_OK;
@@ -190,7 +237,7 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
             if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
             const int32_t n = s->sizes[s->next_size++], first = s->next_below;
             s->next_below += n;
-            end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
+            if (s->next_size > 1 || s->opt.miss == EXPERT_MISS_UPLOAD) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
             const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
             if (rc != STATUS_OK) {
                 from->expert = s->wave.misses[first];
@@ -255,23 +302,57 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
         pass_hint(s);
         return rc;
     }
-    mark_given(s, from.expert);
+    const bool copied = mark_given(s, from.expert);
+    if (rc == STATUS_OK && !copied) {
+        give_on_host(s, &from, lease);
+        return STATUS_OK;
+    }
     if (rc == STATUS_OK) {
         const int32_t slot = expert_policy_find(s->policy, s->wave.layer, from.expert);
-        rc = upload(s, &from, slot, err);
+        rc = upload(s, &from, slot, false, err);
         if (rc == STATUS_OK) {
             give(s, from.expert, slot, lease);
             return STATUS_OK;
         }
     }
     s->counters.failed++;
-    empty_slot(s, from.expert);
+    if (copied) empty_slot(s, from.expert);
     *lease = (expert_lease){.layer = s->wave.layer, .expert = from.expert, .slot = -1};
     return rc;
 }
 
+/* An expert that the processor has computed is copied behind, if nothing of the layer waits for the link; false: it is not. Then the lower lease is still the caller's. */
+static bool copy_behind(device_store *s, const expert_lease *from) {
+    end_done_copies(s);
+    let_go_of_the_done(s);
+    if (s->n_copied > 0 || s->n_sent >= s->most_behind || s->late != STATUS_OK) return false;
+    const int32_t slot = expert_policy_place_used(s->policy, from->layer, from->expert, s->n_slots, &s->counters.evictions);
+    if (slot < 0) return false;
+    expert_policy_protect(s->policy, slot, true);
+    s->generation[slot]++;
+    if (upload(s, from, slot, true, NULL) == STATUS_OK) {
+        s->counters.n_behind++;
+        return true;
+    }
+    s->counters.failed++; /* nobody waits for it */
+    expert_policy_forget(s->policy, slot);
+    expert_policy_protect(s->policy, slot, false);
+    return true; /* it went back */
+}
+
+static void take_back(device_store *s, const expert_lease *lease) {
+    expert_lease from = *lease;
+    from.on_host = false;
+    s->n_host_leases--;
+    if (!copy_behind(s, &from)) s->below->release(s->below, &from, (vt_fence){0});
+}
+
 static void release(expert_store *base, const expert_lease *lease, vt_fence last_use) {
     device_store *s = self(base);
+    if (lease->on_host) {
+        take_back(s, lease);
+        return;
+    }
     if (lease->slot < 0 || lease->slot >= s->n_slots || lease->generation != s->generation[lease->slot]) {
         log_error("experts: a lease of device slot %d is released that is not held", lease->slot);
         return;
@@ -298,6 +379,7 @@ static void cancel(expert_store *base) {
     s->n_hinted = 0;
     s->n_sizes = s->next_size = 0;
     s->wave.next_miss = s->wave.n_misses;
+    s->rows = NULL;
 }
 
 static void counters(expert_store *base, expert_counters *out) {
@@ -308,7 +390,7 @@ static void counters(expert_store *base, expert_counters *out) {
 
 static status close_store(expert_store *base) {
     device_store *s = self(base);
-    const status rc = s->n_leases == 0 ? STATUS_OK : STATUS_BUG;
+    const status rc = s->n_leases == 0 && s->n_host_leases == 0 ? STATUS_OK : STATUS_BUG;
     if (s->policy != NULL) {
         cancel(base);
         while (s->n_leaving > 0) await_oldest(s);
@@ -327,7 +409,7 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
     const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
     if (policy == SIZE_MAX) return SIZE_MAX;
-    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * (2 * sizeof(int32_t) + sizeof(sending)) + expert_wave_bytes(bank) +
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * 2 * sizeof(int32_t) + (size_t)sent_places(bank) * sizeof(sending) + expert_wave_bytes(bank) +
            7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
@@ -337,7 +419,7 @@ static status create(device_store *s, error *err) {
     const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
-        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, experts, sizeof *s->sent},     {&s->hinted, experts, sizeof *s->hinted},
+        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, (size_t)sent_places(bank), sizeof *s->sent},     {&s->hinted, experts, sizeof *s->hinted},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);
@@ -366,13 +448,20 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     }
     device_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL};
+    s->base = (expert_store){"device", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL, rows};
     s->m = m;
     s->device = device;
     s->copies = copy_queue;
     s->below = below;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;
     s->slot_bytes = bank->stream_slot_bytes;
+    s->opt = *opt;
+    expert_counters lower;
+    below->counters(below, &lower);
+    s->below_slots = lower.n_slots > 0 ? (int64_t)lower.n_slots : INT64_MAX;
+    const int64_t spare = s->below_slots - least;
+    s->most_behind = spare < 1 ? 1 : spare < MOST_BEHIND ? (int32_t)spare : MOST_BEHIND;
+    if (s->most_behind > bank->max_experts) s->most_behind = bank->max_experts;
     const status rc = create(s, err);
     if (rc != STATUS_OK) {
         (void)close_store(&s->base);

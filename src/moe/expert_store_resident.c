@@ -190,7 +190,7 @@ status expert_store_resident_create(mem *m, const expert_bank *bank, vt_queue *q
     size_t n_parts = 0;
     status rc = STATUS_NO_MEMORY;
     if (s == NULL) return error_set(err, rc, "experts: no memory for a store");
-    s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, NULL, NULL, NULL, tables};
+    s->base = (expert_store){"resident", bank, waves, begin, next_ready, release, NULL, cancel, counters, close_store, NULL, NULL, NULL, tables, NULL};
     s->m = m;
     s->first = mem_calloc(m, MEM_MODEL, (size_t)bank->n_layers, sizeof *s->first);
     s->ids = mem_calloc(m, MEM_MODEL, (size_t)bank->max_experts, sizeof *s->ids);

@@ -463,6 +463,12 @@ static status create(stream_store *s, error *err) {
     return STATUS_OK;
 }
 
+void *expert_store_stream_memory(const expert_store *base, size_t *bytes) {
+    const stream_store *s = (const stream_store *)base;
+    *bytes = (size_t)s->n_slots * s->slot_bytes;
+    return s->memory;
+}
+
 static bool holds(const expert_store *base, int32_t layer, int32_t expert) {
     const stream_store *s = (const stream_store *)base;
     const int32_t slot = expert_policy_find(s->policy, layer, expert);
@@ -479,7 +485,7 @@ status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_
     }
     stream_store *s = mem_calloc(m, MEM_MODEL, 1, sizeof *s);
     if (s == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for a store");
-    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL};
+    s->base = (expert_store){"stream", bank, waves, begin, next_ready, release, hint, cancel, counters, close_store, holds, enter, wants_hint, NULL, NULL};
     s->m = m;
     s->opt = *opt;
     s->n_slots = n < (size_t)most ? (int32_t)n : (int32_t)most;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
- * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE|bf16[:DEVICE]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor. The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]|bf16[:DEVICE]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor (with miss: whose missing experts the processor computes, logits alone). The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
  * With bf16: activations rounded to BF16 instead, and the relative error of each prompt's logits (L2) within TOLERANCE; meant for checkpoints without experts, whose routers would flip.
  */
 #include "model/model_support.h"
@@ -12,7 +12,7 @@ enum { MAX_PROMPTS = 16 };
 
 static const char *model_path, *expected_dir, *device = "cpu";
 static double tolerance;
-static bool published, wrapped;
+static bool published, wrapped, missing;
 static support_folder folder;
 static long n_values;
 
@@ -69,7 +69,7 @@ static const char *act(void) { return strcmp(device, "cpu") == 0 ? "auto" : "f32
 
 static void every_logit_agrees(void **state) {
     const answers *a = *state;
-    headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", "f32", "act", "f32", "threads", "2", NULL);
+    headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", "f32", "act", "f32", "threads", "2", missing ? "experts" : NULL, "stream", "device-experts", "min", "miss", "cpu", NULL);
     double worst = 0;
     for (int i = 0; i < a->n; i++) {
         support_run r;
@@ -86,7 +86,7 @@ static void every_logit_agrees(void **state) {
         support_run_free(&r);
     }
     print_message("largest difference %.3g over %ld logits (tolerance %g)\n", worst, n_values, tolerance);
-    assert_true(n_values > 0);
+    assert_true(n_values > 0 && (support_stats(e).device_experts_on_cpu > 0) == missing);
     headrace_free(e);
 }
 
@@ -223,13 +223,15 @@ static void prompts_encode_alike(void **state) {
 }
 
 int main(int argc, char **argv) {
+    missing = argc == 6 && strcmp(argv[5], "miss") == 0;
+    if (missing) argc = 5;
     published = argc == 5 && strcmp(argv[4], "published") == 0;
     wrapped = argc == 5 && strcmp(argv[4], "wrapped") == 0;
     const bool rounded = argc == 5 && strncmp(argv[4], "bf16", 4) == 0 && (argv[4][4] == 0 || argv[4][4] == ':');
     if (argc == 5 && !published && !wrapped && !rounded) device = argv[4];
     if (rounded && argv[4][4] == ':') device = argv[4] + 5;
     if (argc != 4 && argc != 5) {
-        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE|bf16[:DEVICE]]\n");
+        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]|bf16[:DEVICE]]\n");
         return 2;
     }
     model_path = argv[1];
@@ -243,5 +245,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prompts_encode_alike),
     };
     const struct CMUnitTest of_rounded[] = {cmocka_unit_test(rounded_logits_are_near)};
+    if (missing) return cmocka_run_group_tests((const struct CMUnitTest[]){tests[0]}, load_answers, free_answers);
     return rounded ? cmocka_run_group_tests(of_rounded, load_answers, free_answers) : cmocka_run_group_tests(tests, load_answers, free_answers);
 }

@@ -164,6 +164,46 @@ static void a_smaller_limit_evicts_first(void **state) {
     test_mem_check(m);
 }
 
+/* What is computed elsewhere: a free slot at once, that of another only when it was used again, and is worth more. */
+static void uses_without_a_slot(void **state) {
+    (void)state;
+    mem *m = test_mem();
+    expert_policy *p = make(m, EXPERT_POLICY_BLEND, 2);
+    uint64_t n = 0;
+    for (int32_t e = 0; e < 2; e++) {
+        expert_policy_use(p, 0, e);
+        assert_int_equal(expert_policy_place_used(p, 0, e, 2, &n), e);
+    }
+    expert_policy_touch(p, 0);
+    expert_policy_touch(p, 1);
+    expert_policy_step(p);
+    expert_policy_use(p, 0, 2);
+    assert_int_equal(expert_policy_place_used(p, 0, 2, 2, &n), -1); /* its first use */
+    expert_policy_use(p, 1, 7);
+    assert_int_equal(expert_policy_place_used(p, 1, 7, 2, &n), -1);
+    expert_policy_touch(p, 1);
+    for (int i = 0; i < 2; i++) {
+        expert_policy_step(p);
+        expert_policy_use(p, 0, 2);
+        expert_policy_touch(p, 1);
+    }
+    assert_int_equal(expert_policy_place_used(p, 0, 2, 2, &n), 0); /* 0 has not been used for long, 1 has */
+    assert_int_equal(n, 1);
+    assert_int_equal(expert_policy_find(p, 0, 0), -1);
+    expert_policy_use(p, 0, 0);
+    assert_int_equal(expert_policy_place_used(p, 0, 0, 2, &n), -1); /* used before, and worth less than both */
+    expert_policy_protect(p, 0, true);
+    expert_policy_protect(p, 1, true);
+    for (int i = 0; i < 9; i++) expert_policy_use(p, 0, 0);
+    assert_int_equal(expert_policy_place_used(p, 0, 0, 2, &n), -1);
+    expert_policy_protect(p, 0, false);
+    expert_policy_protect(p, 1, false);
+    assert_true(expert_policy_place_used(p, 0, 0, 2, &n) >= 0);
+    assert_true(expert_policy_check(p));
+    expert_policy_destroy(p);
+    test_mem_check(m);
+}
+
 static void no_memory_and_nonsense_are_refused(void **state) {
     (void)state;
     mem *m = test_mem();
@@ -193,6 +233,7 @@ int main(void) {
         cmocka_unit_test(frequency_fades),                      cmocka_unit_test(a_cycle_that_does_not_fit),
         cmocka_unit_test(what_is_protected_stays),              cmocka_unit_test(forgotten_under_protection),
         cmocka_unit_test(a_smaller_limit_evicts_first),         cmocka_unit_test(no_memory_and_nonsense_are_refused),
+        cmocka_unit_test(uses_without_a_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

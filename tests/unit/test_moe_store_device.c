@@ -274,6 +274,60 @@ static void a_slot_waits_for_its_consumer(void **state) {
     rig_close(&r);
 }
 
+/* Misses that the processor computes: leases of the lower store, in as many waves as that has room for; what comes back is copied behind, late, and out of bytes that stay what they were. */
+static void computed_on_the_host(void **state) {
+    (void)state;
+    uint64_t n_pending = 0;
+    for (int n_device = CASE_TOP_K; n_device <= CASE_EXPERTS * CASE_LAYERS; n_device += n_device < 6 ? 1 : 29) {
+        for (int n_host = CASE_TOP_K; n_host < 20; n_host += 4) {
+            rig r;
+            error err = {0};
+            rig_open(&r);
+            rig_stores(&r, n_device, n_host);
+            assert_int_equal(r.store->close(r.store), STATUS_OK);
+            const expert_device_options dopt = {.budget_bytes = slots(&r.k, n_device), .miss = EXPERT_MISS_HOST};
+            assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &dopt, &r.store, &err), STATUS_OK);
+            const uint64_t allocs = mem_alloc_count(r.k.m);
+            uint64_t seed = 5 + (uint64_t)n_device, n_on_host = 0;
+            static int32_t rows[CASE_EXPERTS];
+            for (int i = 0; i < 120; i++) {
+                int32_t ids[CASE_EXPERTS], sizes[CASE_EXPERTS];
+                const int32_t n = case_random_set(&seed, ids, 1), layer = 1 + i % CASE_LAYERS;
+                int given = 0;
+                r.store->enter(r.store, layer);
+                r.store->rows(r.store, rows);
+                assert_int_equal(r.store->waves(r.store, layer, ids, n, sizes), 1); /* misses need no slot */
+                assert_int_equal(r.store->begin(r.store, layer, ids, n, &err), STATUS_OK);
+                const int behind = gpu.n_copies - gpu.n_run;
+                for (expert_lease l; r.store->next_ready(r.store, &l, &err) == STATUS_OK; given++) {
+                    if (l.on_host) {
+                        n_on_host++;
+                        assert_null(l.ready.handle);
+                        case_check_lease(&r.k, &l);
+                    } else {
+                        n_pending += !g_fence_done(NULL, l.ready);
+                        consume(&r, &l);
+                    }
+                    r.store->release(r.store, &l, (vt_fence){0});
+                }
+                assert_int_equal(given, n);
+                assert_true(behind <= 4 * EXPERT_MAX_PARTS);
+                if (i % 7 == 0) run_copies(gpu.n_copies);
+                if (i % 50 == 49) r.store->cancel(r.store);
+            }
+            const expert_counters c = count(r.store);
+            assert_int_equal(c.n_on_host, n_on_host);
+            assert_int_equal(c.misses, n_on_host);
+            assert_true(c.n_behind > 0 && c.hits > 0);
+            assert_true(c.n_behind < n_on_host);
+            assert_int_equal(c.bytes_read, c.n_behind * (c.bytes_on_host / n_on_host));
+            assert_int_equal(mem_alloc_count(r.k.m), allocs);
+            rig_close(&r);
+        }
+    }
+    assert_true(n_pending > 0); /* hits whose copies were under way */
+}
+
 static bool all_good(rig *r, int32_t layer) {
     error err = {0};
     int given = 0;
@@ -451,6 +505,7 @@ int main(void) {
         cmocka_unit_test(faults),
         cmocka_unit_test(lower_tier_ages_once),
         cmocka_unit_test(too_small),
+        cmocka_unit_test(computed_on_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ foreach(name real vocabularies)
   set_tests_properties(test_text_${name} PROPERTIES LABELS real)
 endforeach()
 # moe
-foreach(name policy store_stream store_device reader trace ahead)
+foreach(name policy store_stream store_device reader trace ahead miss)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_moe_${name}.c)
     headrace_test(test_moe_${name} unit hr_moe hr_load hr_vt_cpu hr_vt hr_base test_support)
   endif()
