@@ -5,7 +5,7 @@
 
 #include "engine/api_impl.h"
 #include "engine/engine.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_ANSWERS = 128, MAX_STOPS = 64, MAX_STOP_IDS = 1024, MAX_BIASES = 65536, MAX_BAD_WORDS = 1024, MAX_TEXT_BYTES = 1024 };
 

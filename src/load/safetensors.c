@@ -11,143 +11,10 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "load/hf_config.h"
+#include "load/safetensors_header.h"
 #include "load/sort_index.h"
 
 enum { MAX_HEADER_BYTES = 100000000, MAX_INDEX_BYTES = 64 << 20, MAX_FILE_NAME_BYTES = 255 };
-
-/* Every published dtype: name, bits of an element, ours or VT_NONE. */
-static const struct {
-    const char *name;
-    unsigned bits;
-    vt_dtype dtype;
-} dtypes[] = {
-    {"BOOL", 8, VT_NONE},
-    {"F4", 4, VT_F4_E2M1},
-    {"F6_E2M3", 6, VT_NONE},
-    {"F6_E3M2", 6, VT_NONE},
-    {"U8", 8, VT_U8},
-    {"I8", 8, VT_I8},
-    {"F8_E5M2", 8, VT_NONE},
-    {"F8_E4M3", 8, VT_F8_E4M3},
-    {"F8_E8M0", 8, VT_F8_E8M0},
-    {"F8_E4M3FNUZ", 8, VT_NONE},
-    {"F8_E5M2FNUZ", 8, VT_NONE},
-    {"I16", 16, VT_NONE},
-    {"U16", 16, VT_NONE},
-    {"F16", 16, VT_F16},
-    {"BF16", 16, VT_BF16},
-    {"I32", 32, VT_I32},
-    {"U32", 32, VT_NONE},
-    {"F32", 32, VT_F32},
-    {"C64", 64, VT_NONE},
-    {"F64", 64, VT_NONE},
-    {"I64", 64, VT_I64},
-    {"U64", 64, VT_NONE},
-    {"F8_E4M3FN", 8, VT_F8_E4M3},
-    {"F8_E8M0FNU", 8, VT_F8_E8M0}, /* spellings of some writers */
-};
-enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
-
-typedef struct st_reader {
-    source *s;
-    uint32_t file;
-    const char *path;
-    uint64_t data_off, data_bytes;
-    error *err;
-} st_reader;
-
-static status refuse(const st_reader *r, status code, const char *name, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static status refuse(const st_reader *r, status code, const char *name, const char *fmt, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return error_set(r->err, code, "safetensors: %s: tensor %.200s: %s", r->path, name, text);
-}
-
-/* --- one tensor --- */
-
-static status read_dtype(const st_reader *r, const char *name, const json_t *j, size_t *out) {
-    const char *text = json_string_value(j);
-    if (text == NULL) return refuse(r, STATUS_FORMAT, name, "no dtype");
-    for (size_t i = 0; i < N_DTYPES; i++) {
-        if (strcmp(text, dtypes[i].name) != 0) continue;
-        *out = i;
-        return STATUS_OK;
-    }
-    return refuse(r, STATUS_UNSUPPORTED, name, "unknown dtype %.40s", text);
-}
-
-/* Text with the number of dimensions, for tensors of more than we hold. */
-static const char *name_with_dims(source *s, const char *dtype, size_t n_dims) {
-    char text[64];
-    snprintf(text, sizeof text, "%s of %zu dimensions", dtype, n_dims);
-    return arena_strdup(s->a, text);
-}
-
-static status read_shape(const st_reader *r, const json_t *j, size_t dtype, tensor_info *t, uint64_t *n_bytes) {
-    size_t n = json_array_size(j), i;
-    uint64_t elems = 1, bits = 0;
-    json_t *child;
-    if (!json_is_array(j)) return refuse(r, STATUS_FORMAT, t->name, "no shape");
-    json_array_foreach(j, i, child) {
-        json_int_t d = json_is_integer(child) ? json_integer_value(child) : -1;
-        if (d < 0) return refuse(r, STATUS_FORMAT, t->name, "dimension %zu is not a count", i);
-        if (!checked_mul_u64(elems, (uint64_t)d, &elems) || elems > INT64_MAX)
-            return refuse(r, STATUS_FORMAT, t->name, "the number of elements overflows");
-        if (i < VT_MAX_DIMS) t->dim[i] = d;
-    }
-    if (!checked_mul_u64(elems, dtypes[dtype].bits, &bits)) return refuse(r, STATUS_FORMAT, t->name, "the size overflows");
-    if (bits % 8 != 0) return refuse(r, STATUS_FORMAT, t->name, "%llu bits are no whole bytes", (unsigned long long)bits);
-    *n_bytes = bits / 8;
-    t->n_dims = (int32_t)(n <= VT_MAX_DIMS ? n : 1);
-    size_t row_bytes;
-    if (n > 0 && n <= VT_MAX_DIMS && !vt_dtype_row_bytes(t->dtype, t->dim[n - 1], &row_bytes))
-        t->dtype = VT_NONE; /* F4 rows that end within a byte */
-    if (n <= VT_MAX_DIMS) return STATUS_OK;
-    t->dtype = VT_NONE; /* patch embeddings of vision towers: held, not readable */
-    t->dim[0] = (int64_t)elems;
-    t->dim[1] = t->dim[2] = t->dim[3] = 1;
-    t->type_name = name_with_dims(r->s, dtypes[dtype].name, n);
-    return t->type_name != NULL ? STATUS_OK : refuse(r, STATUS_NO_MEMORY, t->name, "no memory");
-}
-
-static bool read_offset(const json_t *j, size_t i, uint64_t *out) {
-    const json_t *v = json_array_get(j, i);
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
-    *out = (uint64_t)json_integer_value(v);
-    return true;
-}
-
-static status read_tensor(const st_reader *r, const char *name, const json_t *j, tensor_info *t) {
-    const json_t *offsets = json_object_get(j, "data_offsets");
-    uint64_t begin, end, n_bytes = 0;
-    size_t dtype = 0, n = strlen(name);
-    *t = (tensor_info){.name = arena_strdup(r->s->a, name), .dim = {1, 1, 1, 1}, .file = r->file};
-    if (t->name == NULL) return refuse(r, STATUS_NO_MEMORY, name, "no memory");
-    if (n == 0 || n > SOURCE_MAX_NAME_BYTES) return refuse(r, STATUS_FORMAT, name, "a name of %zu bytes", n);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F) return refuse(r, STATUS_FORMAT, name, "its name holds a control character");
-    if (!json_is_object(j)) return refuse(r, STATUS_FORMAT, name, "is not described by an object");
-    if (json_object_size(j) != 3 || offsets == NULL || json_object_get(j, "dtype") == NULL || json_object_get(j, "shape") == NULL)
-        return refuse(r, STATUS_FORMAT, name, "dtype, shape and data_offsets are expected, and nothing else");
-    TRY(read_dtype(r, name, json_object_get(j, "dtype"), &dtype));
-    t->dtype = dtypes[dtype].dtype;
-    t->type_name = dtypes[dtype].name;
-    TRY(read_shape(r, json_object_get(j, "shape"), dtype, t, &n_bytes));
-    if (json_array_size(offsets) != 2 || !read_offset(offsets, 0, &begin) || !read_offset(offsets, 1, &end) || begin > end)
-        return refuse(r, STATUS_FORMAT, name, "data_offsets are not [begin, end]");
-    if (end > r->data_bytes)
-        return refuse(r, STATUS_FORMAT, name, "its data ends at %llu, behind the end (%llu)", (unsigned long long)end,
-                      (unsigned long long)r->data_bytes);
-    if (end - begin != n_bytes)
-        return refuse(r, STATUS_FORMAT, name, "has %llu bytes, but dtype and shape say %llu", (unsigned long long)(end - begin),
-                      (unsigned long long)n_bytes);
-    t->off = r->data_off + begin;
-    t->n_bytes = n_bytes;
-    return STATUS_OK;
-}
 
 /* --- one file --- */
 
@@ -158,82 +25,55 @@ static int cmp_places(const void *ctx, uint32_t a, uint32_t b) {
 }
 
 /* The tensors cover the data exactly. */
-static status check_cover(const st_reader *r, size_t first) {
-    source *s = r->s;
+static status check_cover(const safetensors_file *f, size_t first) {
+    source *s = f->s;
     size_t n = s->n_tensors - first;
-    uint64_t at = r->data_off;
+    uint64_t at = f->data_off;
     void *p = NULL;
     status rc = STATUS_OK;
     if (n > 0) {
         const tensor_info *t = s->tensors + first;
-        TRY(mem_alloc_named(s->m, MEM_MODEL, n * sizeof(uint32_t), "the order of tensors", &p, r->err));
+        TRY(mem_alloc_named(s->m, MEM_MODEL, n * sizeof(uint32_t), "the order of tensors", &p, f->err));
         uint32_t *idx = p;
         sort_index_fill(idx, n, cmp_places, t);
         for (size_t i = 0; i < n && rc == STATUS_OK; i++) {
             const tensor_info *x = &t[idx[i]];
             if (x->off != at)
-                rc = refuse(r, STATUS_FORMAT, x->name, x->off < at ? "overlaps the one before it" : "there is a hole before it");
+                rc = safetensors_refuse(f, STATUS_FORMAT, x->name, x->off < at ? "overlaps the one before it" : "there is a hole before it");
             at = x->off + x->n_bytes;
         }
         mem_free(s->m, p);
     }
     TRY(rc);
-    if (at != r->data_off + r->data_bytes)
-        return error_set(r->err, STATUS_FORMAT, "safetensors: %s: %llu bytes behind the last tensor", r->path,
-                         (unsigned long long)(r->data_off + r->data_bytes - at));
+    if (at != f->data_off + f->data_bytes)
+        return error_set(f->err, STATUS_FORMAT, "safetensors: %s: %llu bytes behind the last tensor", f->path,
+                         (unsigned long long)(f->data_off + f->data_bytes - at));
     return STATUS_OK;
 }
 
-static status check_metadata(const st_reader *r, json_t *j) {
-    const char *key;
-    json_t *child;
-    bool ok = json_is_object(j);
-    if (ok) json_object_foreach(j, key, child) ok = ok && json_is_string(child);
-    return ok ? STATUS_OK : error_set(r->err, STATUS_FORMAT, "safetensors: %s: __metadata__ is not an object of texts", r->path);
-}
-
-static status read_entries(const st_reader *r, json_t *root) {
-    const char *name;
-    json_t *child;
-    size_t first = r->s->n_tensors;
-    if (!json_is_object(root)) return error_set(r->err, STATUS_FORMAT, "safetensors: %s: the header is not an object", r->path);
-    json_object_foreach(root, name, child) {
-        tensor_info t;
-        if (strcmp(name, "__metadata__") == 0) {
-            TRY(check_metadata(r, child));
-            continue;
-        }
-        TRY(read_tensor(r, name, child, &t));
-        TRY(source_add_tensor(r->s, &t, r->err));
-    }
-    return check_cover(r, first);
-}
-
 static status read_file(source *s, const char *path, error *err) {
-    st_reader r = {.s = s, .path = path, .err = err};
+    safetensors_file f = {.s = s, .path = path, .err = err};
     uint8_t head[8];
     uint64_t n = 0, size;
     void *text = NULL;
-    json_doc d = {0};
-    TRY(source_add_file(s, path, &r.file, err));
-    size = os_file_size(s->files[r.file]);
+    const size_t first = s->n_tensors;
+    TRY(source_add_file(s, path, &f.file, err));
+    size = os_file_size(s->files[f.file]);
     if (size < sizeof head) return error_set(err, STATUS_FORMAT, "safetensors: %s: too short for a header", path);
-    TRY(source_read_at(s, r.file, 0, head, sizeof head, err));
+    TRY(source_read_at(s, f.file, 0, head, sizeof head, err));
     for (size_t i = 0; i < sizeof head; i++) n |= (uint64_t)head[i] << (8 * i);
     if (n > size - sizeof head)
         return error_set(err, STATUS_FORMAT, "safetensors: %s: a header of %llu bytes does not fit the file", path, (unsigned long long)n);
     if (n > MAX_HEADER_BYTES)
         return error_set(err, STATUS_UNSUPPORTED, "safetensors: %s: a header of %llu bytes; at most %d are supported", path,
                          (unsigned long long)n, MAX_HEADER_BYTES);
-    r.data_off = sizeof head + n;
-    r.data_bytes = size - r.data_off;
+    f.data_off = sizeof head + n;
+    f.data_bytes = size - f.data_off;
     TRY(mem_alloc_named(s->m, MEM_MODEL, (size_t)n, "a header", &text, err));
-    status rc = source_read_at(s, r.file, sizeof head, text, (size_t)n, err);
-    if (rc == STATUS_OK) rc = json_doc_parse(s->m, MEM_MODEL, text, (size_t)n, path, 0, &d, err);
+    status rc = source_read_at(s, f.file, sizeof head, text, (size_t)n, err);
+    if (rc == STATUS_OK) rc = safetensors_header_read(&f, text, (size_t)n);
     mem_free(s->m, text);
-    if (rc == STATUS_OK) rc = read_entries(&r, d.root);
-    json_doc_free(&d);
-    return rc;
+    return rc == STATUS_OK ? check_cover(&f, first) : rc;
 }
 
 /* "dir/name" in the source's arena. */

@@ -6,7 +6,7 @@
 
 #include "load/sort_index.h"
 #include "text/code_point.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 void added_set_init(added_set *s, mem *m) {
     *s = (added_set){.m = m};

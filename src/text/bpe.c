@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "text/byte_alphabet.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static const uint32_t none = UINT32_MAX;
 

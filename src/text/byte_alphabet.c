@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 uint32_t byte_alphabet_char(uint8_t b) {
     if (b <= 0x20) return 0x100u + b;

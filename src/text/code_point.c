@@ -4,7 +4,7 @@
 
 #include <utf8proc.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 bool code_point_is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||

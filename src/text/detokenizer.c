@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 void detokenizer_init(detokenizer *d, const tokenizer *t, bool skip_special) { *d = (detokenizer){.t = t, .skip_special = skip_special}; }
 

@@ -8,7 +8,7 @@
 #include "base/checked.h"
 #include "text/byte_alphabet.h"
 #include "text/code_point.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 void normalizer_init(normalizer *z, mem *m, const pattern_context *context) {
     memset(z, 0, sizeof *z);

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "text/pattern.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_GROUPS = 100 };
 

@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 status tokenizer_new(mem *m, tokenizer **out, error *err) {
     tokenizer *t = mem_calloc(m, MEM_TOKENIZER, 1, sizeof *t);

@@ -6,7 +6,7 @@
 #include "text/byte_alphabet.h"
 #include "text/score_merges.h"
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 /* `tokenizer.ggml.token_type` */
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };

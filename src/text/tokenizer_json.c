@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "text/byte_alphabet.h"
-#include "text/json_scan.h"
+#include "base/json_scan.h"
 
 typedef struct span {
     size_t begin, end; /* end 0: absent */

@@ -11,7 +11,7 @@
 
 #include "text/byte_alphabet.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 typedef enum link_kind { LINK_REPLACE, LINK_BYTE_FALLBACK, LINK_STRIP, LINK_METASPACE, LINK_BYTE_LEVEL } link_kind;
 

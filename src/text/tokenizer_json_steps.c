@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 const char *json_part_type(const json_t *part) { return json_string_value(json_object_get(part, "type")); }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

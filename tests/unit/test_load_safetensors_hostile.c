@@ -107,8 +107,18 @@ static void test_headers(void **state) {
         {"{\"a\":[]}", 0, STATUS_FORMAT, "not described by an object"},
         {"{" ENTRY("", "U8", "[1]", "[0,1]") "}", 1, STATUS_FORMAT, "a name of 0 bytes"},
         {"{" ENTRY("a\\n", "U8", "[1]", "[0,1]") "}", 1, STATUS_FORMAT, "control character"},
-        {"{" ENTRY("a\\u0000", "U8", "[1]", "[0,1]") "}", 1, STATUS_FORMAT, "json: "},
-        {"{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a", "U8", "[1]", "[1,2]") "}", 2, STATUS_FORMAT, "duplicate"},
+        {"{" ENTRY("a\\u0000", "U8", "[1]", "[0,1]") "}", 1, STATUS_FORMAT, "control character"},
+        {"{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a", "U8", "[1]", "[1,2]") "}", 2, STATUS_FORMAT, "tensor a is there twice"},
+        {"{" ENTRY("a", "U8", "[0]", "[0,0]") "," ENTRY("\\u0061", "U8", "[0]", "[0,0]") "}", 0, STATUS_FORMAT, "tensor a is there twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"shape\":[1]}}", 1, STATUS_FORMAT, "duplicate"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, STATUS_FORMAT, "duplicate"},
+        {"{\"__metadata__\":{\"a\":\"\\u12\"}}", 0, STATUS_FORMAT, "json: "},
+        {"{\"\\u0061\":{\"data_offsets\":[0,1],\"shape\":[ 1 ],\"\\u0064type\":\"U8\"}}", 1, STATUS_OK, ""},
+        {"{" ENTRY("a", "U8", "[1,]", "[0,1]") "}", 1, STATUS_FORMAT, "json: "},
+        {"{" ENTRY("a", "U8", "[1]", "[0,1]") ",}", 1, STATUS_FORMAT, "json: "},
+        {"{" ENTRY("a", "U8", "[1]", "[0,1]") "}x", 1, STATUS_FORMAT, "json: "},
+        {"{" ENTRY("a", "U8", "[99999999999999999999]", "[0,1]") "}", 1, STATUS_FORMAT, "too big"},
+        {"{" ENTRY("a", "U8", "[[1]]", "[0,1]") "}", 1, STATUS_FORMAT, "dimension 0 is not a count"},
         {"{\"__metadata__\":{\"a\":1}}", 0, STATUS_FORMAT, "__metadata__ is not an object of texts"},
         {"{\"__metadata__\":[]}", 0, STATUS_FORMAT, "__metadata__ is not an object of texts"},
         /* no JSON */
@@ -128,8 +138,8 @@ static void test_headers(void **state) {
         refused(cases[i].code, cases[i].part);
         n_good += cases[i].code == STATUS_OK;
     }
-    assert_int_equal(n_good, 4);
-    assert_int_equal(N - n_good, 43);
+    assert_int_equal(n_good, 5);
+    assert_int_equal(N - n_good, 52);
 }
 
 static void test_header_lengths(void **state) {

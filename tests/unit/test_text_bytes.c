@@ -4,7 +4,7 @@
 #include "support/text_case.h"
 
 #include "text/byte_alphabet.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static size_t from_hex(const char *hex, char *out) {
     size_t n = 0;

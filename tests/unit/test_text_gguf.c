@@ -4,7 +4,7 @@
 #include "support/test_case.h"
 #include "support/text_case.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static mem *m;
 static scratch_dir dir;

@@ -4,8 +4,8 @@
  * "maximal subparts" (Unicode, section 3.9), each of which becomes one U+FFFD: what Python's errors="replace" and Rust's from_utf8_lossy
  * do.
  */
-#ifndef HEADRACE_TEXT_UTF8_H
-#define HEADRACE_TEXT_UTF8_H
+#ifndef HEADRACE_BASE_UTF8_H
+#define HEADRACE_BASE_UTF8_H
 
 #include <stdint.h>
 

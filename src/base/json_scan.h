@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Reads JSON without a tree, for the one file where a tree costs more than the work: a tokenizer.json has a million texts. Strict as RFC
- * 8259: valid UTF-8, no lone surrogates, no control characters in texts, nothing behind the value, nesting up to JSON_SCAN_MAX_DEPTH. Owned
+ * Reads JSON without a tree, for the files where a tree costs more than the work: a tokenizer.json has a million texts, the header of a
+ * mixture's safetensors names a hundred thousand tensors. Strict as RFC 8259: valid UTF-8, no lone surrogates, no control characters in texts, nothing behind the value, nesting up to JSON_SCAN_MAX_DEPTH. Owned
  * by one thread; the text outlives the scan.
  *
  * A value is taken by exactly one of: json_scan_object, json_scan_array, json_scan_text, json_scan_int, json_scan_skip.
  */
-#ifndef HEADRACE_TEXT_JSON_SCAN_H
-#define HEADRACE_TEXT_JSON_SCAN_H
+#ifndef HEADRACE_BASE_JSON_SCAN_H
+#define HEADRACE_BASE_JSON_SCAN_H
 
 #include <stdint.h>
 

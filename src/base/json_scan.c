@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** Recursive only in json_scan_skip, where the depth is bounded. */
-#include "text/json_scan.h"
+#include "base/json_scan.h"
 
 #include <string.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 status json_scan_fail(const json_scan *s, const char *why) {
     return error_set(s->err, STATUS_FORMAT, "json: %s: %s at byte %zu", s->what, why, s->at);
@@ -33,7 +33,7 @@ char json_scan_peek(json_scan *s) {
 
 static status enter(json_scan *s, char open) {
     if (json_scan_peek(s) != open) return json_scan_fail(s, open == '{' ? "expected an object" : "expected an array");
-    if (s->depth == JSON_SCAN_MAX_DEPTH) return json_scan_fail(s, "nested too deep");
+    if (s->depth == JSON_SCAN_MAX_DEPTH) return json_scan_fail(s, "nested too deep; at most 64 is allowed");
     s->depth++;
     s->at++;
     return STATUS_OK;

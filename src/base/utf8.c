@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** UTF-8 decoding, checking and lossy streaming. */
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
