@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
- * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]|bf16[:DEVICE]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor (with miss: whose missing experts the processor computes, logits alone). The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
- * With bf16: activations rounded to BF16 instead, and the relative error of each prompt's logits (L2) within TOLERANCE; meant for checkpoints without experts, whose routers would flip.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor (with miss: whose missing experts the processor computes, logits alone). The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
  */
 #include "model/model_support.h"
 
@@ -149,35 +148,6 @@ static bool has_experts(void) {
     return support_has_tensor(path, "router.1.ids") || support_has_tensor(path, "router.0.ids");
 }
 
-static void rounded_logits_are_near(void **state) {
-    const answers *a = *state;
-    static const char *const kv[] = {"f32", "f16", "bf16"};
-    double worst = 0;
-    for (size_t k = 0; k < sizeof kv / sizeof kv[0]; k++) {
-        headrace_engine *e = support_load(model_path, "device", device, "kv-dtype", kv[k], "act", "bf16", "threads", "2", NULL);
-        for (int i = 0; i < a->n; i++) {
-            support_run r;
-            forced_run(a, i, 0, &r);
-            support_go(e, &r, 1);
-            assert_int_equal(r.n_rows, a->prompts[i].n_forced);
-            double off = 0, whole = 0;
-            for (int64_t j = 0; j < r.n_rows * a->vocab; j++) {
-                off += pow((double)r.logits[j] - (double)a->logits[i][j], 2);
-                whole += pow((double)a->logits[i][j], 2);
-                n_values++;
-            }
-            const double relative = sqrt(off / whole);
-            if (!(relative <= tolerance)) fail_msg("prompt %d, cache %s: off by %g of the logits' length", i, kv[k], relative);
-            if (relative > worst) worst = relative;
-            support_run_free(&r);
-        }
-        headrace_free(e);
-    }
-    print_message("largest relative difference %.3g over %ld logits (tolerance %g)\n", worst, n_values, tolerance);
-    assert_true(n_values > 0);
-    assert_true(worst > 1e-4); /* it was rounded indeed */
-}
-
 /* With the default cache and activations the choice is the same wherever the reference was not torn; with experts, at 19 of 20 such steps. */
 static void defaults_choose_the_same(void **state) {
     const answers *a = *state;
@@ -227,11 +197,9 @@ int main(int argc, char **argv) {
     if (missing) argc = 5;
     published = argc == 5 && strcmp(argv[4], "published") == 0;
     wrapped = argc == 5 && strcmp(argv[4], "wrapped") == 0;
-    const bool rounded = argc == 5 && strncmp(argv[4], "bf16", 4) == 0 && (argv[4][4] == 0 || argv[4][4] == ':');
-    if (argc == 5 && !published && !wrapped && !rounded) device = argv[4];
-    if (rounded && argv[4][4] == ':') device = argv[4] + 5;
+    if (argc == 5 && !published && !wrapped) device = argv[4];
     if (argc != 4 && argc != 5) {
-        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]|bf16[:DEVICE]]\n");
+        fprintf(stderr, "usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]]\n");
         return 2;
     }
     model_path = argv[1];
@@ -244,7 +212,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(defaults_choose_the_same),
         cmocka_unit_test(prompts_encode_alike),
     };
-    const struct CMUnitTest of_rounded[] = {cmocka_unit_test(rounded_logits_are_near)};
     if (missing) return cmocka_run_group_tests((const struct CMUnitTest[]){tests[0]}, load_answers, free_answers);
-    return rounded ? cmocka_run_group_tests(of_rounded, load_answers, free_answers) : cmocka_run_group_tests(tests, load_answers, free_answers);
+    return cmocka_run_group_tests(tests, load_answers, free_answers);
 }
