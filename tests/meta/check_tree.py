@@ -305,6 +305,30 @@ def check_symbols(r):
     r.count(len(declared), "declared functions")
 
 
+MOST_BINARY_BYTES = 5 << 20
+
+
+def check_binary(r):
+    """The binary is small without its symbols, and needs no library of a GPU's maker."""
+    binary = os.path.join(r.build, "headrace")
+    if not os.path.exists(binary):
+        r.fault("no headrace in the build")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        stripped = os.path.join(folder, "headrace")
+        subprocess.run([tool_or_skip("strip"), "-o", stripped, binary], check=True)
+        size = os.path.getsize(stripped)
+    if size > MOST_BINARY_BYTES:
+        r.fault(f"the stripped binary has {size} bytes; at most {MOST_BINARY_BYTES} are allowed")
+    text = subprocess.run([tool_or_skip("readelf"), "-dW", binary], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
+    for library in needed:
+        if re.search(r"cuda|cublas|nv", library):
+            r.fault(f"the binary needs {library}: backends are found at run time")
+    r.count(size // 1024, "KiB stripped")
+    r.count(len(needed), "libraries needed")
+
+
 def check_isa(r):
     """Vector registers wider than the baseline's only in objects of files with their own flags (src/vt/cpu/x86/)."""
     objdump = tool_or_skip("objdump")

@@ -2,7 +2,7 @@
 # Checks of the tree itself. Each is one entry of check_tree.py; those that read the build's objects run in builds without sanitizers.
 set(meta_checks layers headers sizes calls device_words spdx names hygiene flags)
 if(NOT HEADRACE_SANITIZE)
-  list(APPEND meta_checks symbols isa)
+  list(APPEND meta_checks symbols isa binary)
 endif()
 foreach(check ${meta_checks})
   add_test(NAME meta_${check} COMMAND ${HEADRACE_PYTHON3} ${CMAKE_CURRENT_SOURCE_DIR}/meta/check_tree.py ${check} --source ${CMAKE_SOURCE_DIR} --build ${CMAKE_BINARY_DIR})
