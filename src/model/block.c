@@ -119,8 +119,9 @@ static status linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor 
 status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) { return linear(c, out, x, w, bias, act_of_weight(c, w)); }
 
 status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) {
-    const vt_dtype act = act_of_weight(c, w);
-    return linear(c, out, x, w, bias, act == VT_BF16 ? VT_F32 : act);
+    const vt_dtype act = act_of_weight(c, w), q8 = vt_dtype_q8_activation(w->dtype);
+    const bool quantised = c->m->opt.act == ACT_AUTO && vt_dtype_is_block(w->dtype) && q8 != VT_NONE; /* as the processor does */
+    return linear(c, out, x, w, bias, act != VT_BF16 ? act : quantised ? q8 : VT_F32);
 }
 
 status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer) {

@@ -79,6 +79,8 @@ int64_t tensor_inner(const vt_tensor *t);
 void decode_row(vt_dtype t, const uint8_t *p, int64_t n, double *out);
 /** The magnitude that rounding of one decoded value scales with: |d q| + |m| for Q4_1, else |value|. */
 void decode_row_mag(vt_dtype t, const uint8_t *p, int64_t n, double *out);
+/** What a product with BF16 activations multiplies of weights in blocks: their values in F32, rounded to BF16. Others stay as they are. */
+void decode_row_beside(vt_dtype activation, vt_dtype t, const uint8_t *p, int64_t n, double *out);
 double decode_f16(uint16_t h);
 
 /** Remember the inputs and the poisoned outputs; put the outputs back; run; compare. */

@@ -197,6 +197,7 @@ static bool add_grouped(check_case *c, const grouped_shape *s) {
 static int64_t pick_k(check_case *c, int64_t i) {
     const int64_t block = vt_dtype_block_elems(sig(c, 1));
     static const int64_t edges[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100, 136, 257, 300};
+    if (c->aligned && block >= 32) return block * RNG_PICK(&c->r, 1, 2, 3, 5) * (block == 32 ? RNG_PICK(&c->r, 1, 4) : 1);
     if (c->aligned) return RNG_PICK(&c->r, 8, 32, 40, 64, 72, 128, 136, 256, 704);
     return block == 1 ? edges[i % 14] : block < 32 ? 32 * (1 + i % 9) : block * (1 + i % (block == 32 ? 9 : 2));
 }
@@ -218,7 +219,7 @@ static bool make_grouped(check_case *c, int64_t i) {
         s.k = 1 + rng_below(r, s.groups);
         s.rows = RNG_PICK(r, 17, 33, 64, 70, 130, 150);
         s.n = RNG_PICK(r, 40, 64, 100, 130);
-        if (s.n_k > 256) s.n_k = 136;
+        if (s.n_k > 256) s.n_k = vt_dtype_block_elems(sig(c, 1)) >= 32 ? 256 : 136;
     }
     const bool f4 = sig(c, 1) == VT_F4_E2M1;
     if (is_scaled(c)) {
@@ -238,7 +239,7 @@ static double dot_of(const check_case *c, int64_t group, const int64_t *table, i
     vt_tensor at = *w;
     at.data = (void *)(uintptr_t)base;
     if (w->stride[1] == 1 || n_k == 1) {
-        decode_row(w->dtype, tensor_row_at(&at, n), n_k, w_row);
+        decode_row_beside(c->t[X].dtype, w->dtype, tensor_row_at(&at, n), n_k, w_row);
         decode_row_mag(w->dtype, tensor_row_at(&at, n), n_k, w_mag);
     } else {
         for (int64_t k = 0; k < n_k; k++) {

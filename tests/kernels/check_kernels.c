@@ -148,8 +148,8 @@ static void run_device_case(checker *k, const check_op *op, const vt_row *row, c
     char text[TEXT];
     error err = {0};
     if (!same_again(k, row, i, row->run, NULL, false, "once more")) return;
-    /* rows for matrix units with BF16 activations, and of attention, choose their kernel by the number of rows (NUMERICS.md): what a row alone gives is near, not the same */
-    const bool near = row->fits != NULL && (row->sig.dtype[0] == VT_BF16 || row->op == VT_OP_PAGED_ATTENTION);
+    /* rows for matrix units with BF16 activations or FP8 weights, and of attention, choose their kernel by the number of rows (NUMERICS.md): what a row alone gives is near, not the same */
+    const bool near = row->fits != NULL && (row->sig.dtype[0] == VT_BF16 || row->op == VT_OP_MATMUL_BT_SCALED || row->op == VT_OP_PAGED_ATTENTION);
     if (c->n_rows > 0 && !(near ? near_alone(k, op, row, i) : same_again(k, row, i, row->run, NULL, true, "each row alone"))) return;
     case_restore(c);
     if (case_run_on_host(c, k->host->queue, reference->run, &err) != STATUS_OK)

@@ -35,7 +35,8 @@ static bool make_product(check_case *c, int64_t i) {
         if (k == 1) k = 24;
     }
     if (c->aligned) { /* matrix units: K in whole tiles, one segment of K and several, few rows and many, edges of tiles of 128 */
-        k = 32 * RNG_PICK(r, 1, 2, 3, 8, 16, 31, 32, 33, 40, 65);
+        const int64_t block = vt_dtype_block_elems((vt_dtype)c->row->sig.dtype[1]);
+        k = block > 32 ? block * RNG_PICK(r, 1, 2, 3, 4, 5, 9) : 32 * RNG_PICK(r, 1, 2, 3, 8, 16, 31, 32, 33, 40, 65);
         m = i % 3 == 0 ? RNG_PICK(r, 33, 64, 127, 129, 150) : RNG_PICK(r, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32);
         n = RNG_PICK(r, 1, 7, 16, 17, 40, 129, 150);
     }
@@ -63,12 +64,12 @@ static void expect_product(check_case *c) {
     int64_t m = out->dim[0], n = out->dim[1], k = a->dim[1];
     bool scaled = c->call.op == VT_OP_MATMUL_BT_ALPHA_BETA;
     double alpha = scaled ? (double)c->call.p.alpha_beta.alpha : 1.0, beta = scaled ? (double)c->call.p.alpha_beta.beta : 0.0;
-    for (int64_t i = 0; i < m; i++) {
-        if (n > 0) decode_row(out->dtype, tensor_row_at(out, i), n, old_row);
-        decode_row(a->dtype, tensor_row_at(a, i), k, a_row);
-        for (int64_t j = 0; j < n; j++) {
-            decode_row(b->dtype, tensor_row_at(b, j), k, b_row);
-            decode_row_mag(b->dtype, tensor_row_at(b, j), k, b_mag);
+    for (int64_t j = 0; j < n; j++) {
+        decode_row_beside(a->dtype, b->dtype, tensor_row_at(b, j), k, b_row);
+        decode_row_mag(b->dtype, tensor_row_at(b, j), k, b_mag);
+        for (int64_t i = 0; i < m; i++) {
+            if (beta != 0.0) decode_row(out->dtype, tensor_row_at(out, i), n, old_row);
+            decode_row(a->dtype, tensor_row_at(a, i), k, a_row);
             double sum = 0.0, mag = 0.0;
             for (int64_t l = 0; l < k; l++) {
                 sum += a_row[l] * b_row[l];

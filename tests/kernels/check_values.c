@@ -123,6 +123,21 @@ static void decode(vt_dtype t, const uint8_t *p, int64_t n, double *out, bool ma
 void decode_row(vt_dtype t, const uint8_t *p, int64_t n, double *out) { decode(t, p, n, out, false); }
 void decode_row_mag(vt_dtype t, const uint8_t *p, int64_t n, double *out) { decode(t, p, n, out, true); }
 
+static double round_to_bf16(double v) {
+    const float f = (float)v;
+    if (isnan(f) || isinf(f) || f == 0.0f) return (double)f;
+    int e;
+    (void)frexp((double)f, &e);
+    const double ulp = ldexp(1.0, (e < -125 ? -125 : e) - 8);
+    return nearbyint((double)f / ulp) * ulp; /* to even */
+}
+
+void decode_row_beside(vt_dtype activation, vt_dtype t, const uint8_t *p, int64_t n, double *out) {
+    decode_row(t, p, n, out);
+    if (activation != VT_BF16 || vt_dtype_block_elems(t) < 32) return;
+    for (int64_t i = 0; i < n; i++) out[i] = round_to_bf16(out[i]);
+}
+
 static void put(uint8_t *p, const void *v, size_t n) { memcpy(p, v, n); }
 
 /* A normal half between 2^-9 and 1 in magnitude. */

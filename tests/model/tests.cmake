@@ -99,6 +99,9 @@ foreach(pair "gpt-oss-q4_0 gpt-oss_fixture_q4_0" "gpt-oss-q8_0 gpt-oss_fixture_q
   add_test(NAME llamacpp_${name} COMMAND check_llamacpp ${HEADRACE_TEST_DATA}/${file}.gguf ${HEADRACE_TEST_DATA}/${name}_llamacpp.json)
   set_tests_properties(llamacpp_${name} PROPERTIES LABELS model TIMEOUT 900)
 endforeach()
+# with BF16 activations, where no router flips
+add_test(NAME llamacpp_olmoe-k_bf16 COMMAND check_llamacpp ${HEADRACE_TEST_DATA}/olmoe-k_fixture_q4_k.gguf ${HEADRACE_TEST_DATA}/olmoe-k_llamacpp.json bf16 0.1)
+set_tests_properties(llamacpp_olmoe-k_bf16 PROPERTIES LABELS model TIMEOUT 900)
 headrace_fixture(gpt-oss-mxfp4_gguf ${HEADRACE_TEST_DATA}/gpt-oss-mxfp4_fixture_bf16.gguf ${fixtures}/gpt-oss-mxfp4 2e-4)
 
 # Real models, whose files an environment variable names.

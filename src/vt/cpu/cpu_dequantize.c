@@ -76,3 +76,7 @@ void cpu_dequantize(vt_dtype t, const uint8_t *row, int64_t k0, int64_t n, float
         }
     }
 }
+
+void cpu_round_bf16(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = vt_bf16_to_f32(vt_f32_to_bf16(x[i]));
+}

@@ -137,6 +137,8 @@ static inline void cpu_store(const cpu_epilogue *e, int64_t m, int64_t n, float 
 
 /** Elements k0 .. k0 + n - 1 of a weight row as F32; k0 and n whole blocks (of at most 256 elements). cpu_dequantize.c */
 void cpu_dequantize(vt_dtype t, const uint8_t *row, int64_t k0, int64_t n, float *out);
+/** x rounded to BF16, to nearest even: weights of blocks beside BF16 activations. cpu_dequantize.c */
+void cpu_round_bf16(float *x, int64_t n);
 
 /** Element i of F32, F16, BF16, FP8, E8M0 or FP4, at any address. ref_moe.c */
 float cpu_element(vt_dtype t, const uint8_t *base, int64_t i);

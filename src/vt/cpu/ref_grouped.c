@@ -74,7 +74,10 @@ static float dot(const grouped *g, const uint8_t *x, const uint8_t *w, const uin
     float lanes[CPU_LANES] = {0}, values[CPU_QK_K];
     for (int64_t k0 = 0; k0 < n_k; k0 += CPU_QK_K) {
         const int64_t count = n_k - k0 < CPU_QK_K ? n_k - k0 : CPU_QK_K;
-        if (blocks && g->w->dtype != VT_F4_E2M1) cpu_dequantize(g->w->dtype, row, k0, count, values);
+        if (blocks && g->w->dtype != VT_F4_E2M1) {
+            cpu_dequantize(g->w->dtype, row, k0, count, values);
+            if (g->x->dtype == VT_BF16) cpu_round_bf16(values, count);
+        }
         for (int64_t i = 0; i < count; i++) {
             const int64_t k = k0 + i;
             float value = blocks && g->w->dtype != VT_F4_E2M1 ? values[i] : cpu_element(g->w->dtype, row, g->w->dtype == VT_F4_E2M1 ? k : k * k_stride);

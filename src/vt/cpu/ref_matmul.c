@@ -22,13 +22,14 @@ static float dot_f32(vt_dtype dtype, const uint8_t *a_row, const uint8_t *b, int
     return cpu_sum_lanes(lanes);
 }
 
-/* BF16 activations: the same sum over their exact values. */
+/* BF16 activations: the same sum over their exact values; weights of blocks are rounded to BF16 too. */
 static float dot_bf16(vt_dtype dtype, const uint8_t *a_row, const uint8_t *b, int64_t n_k) {
     const uint16_t *a = (const void *)a_row;
     float lanes[CPU_LANES] = {0}, w[CPU_QK_K];
     for (int64_t k0 = 0; k0 < n_k; k0 += CPU_QK_K) {
         int64_t n = n_k - k0 < CPU_QK_K ? n_k - k0 : CPU_QK_K;
         cpu_dequantize(dtype, b, k0, n, w);
+        if (vt_dtype_is_block(dtype)) cpu_round_bf16(w, n);
         for (int64_t i = 0; i < n; i++) lanes[i % CPU_LANES] = fmaf(vt_bf16_to_f32(a[k0 + i]), w[i], lanes[i % CPU_LANES]);
     }
     return cpu_sum_lanes(lanes);

@@ -394,6 +394,8 @@ bool cuda_fits_mma(const vt_call *call);
 bool cuda_fits_bf16_mma(const vt_call *call);
 bool cuda_fits_attention(const vt_call *call);
 bool cuda_fits_scaled(const vt_call *call);
+bool cuda_fits_blocks_mma(const vt_call *call);
+bool cuda_fits_grouped_blocks(const vt_call *call);
 bool cuda_fits_grouped_mma(const vt_call *call);
 
 static const vt_row rows[] = {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grouped products of any weight in sixteen lanes, the bits of the scalar row: what matmul_lanes.cuh does for one matrix, with the matrix of a block looked up in the table. */
 #include "vt/cuda/gpu_groups.cuh"
-#include "vt/cuda/matmul_lanes.cuh"
+#include "vt/cuda/matmul_rounded.cuh"
 
 /* The weights of one group. */
 template <int T> GPU_FN void set_group(plain_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
+template <int T> GPU_FN void set_group(rounded_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
 template <int T> GPU_FN void set_group(strided_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
 template <int TB, int TS> GPU_FN void set_group(scaled_weights<TB, TS> &w, const gpu_grouped &a, const uint8_t *data, int group) {
     w.data = data;
@@ -94,18 +95,23 @@ template <class W, int TX, int TM, int NR, bool GATED> static status launch_lane
     return gpu_launched(call, err);
 }
 
-template <class W, int NR> static status run_groups(vt_queue *q, const vt_call *call, W w, error *err) {
+template <class W, int NR, int TX> static status run_groups(vt_queue *q, const vt_call *call, W w, error *err) {
     TRY(gpu_enter(q, err));
     if (call->t[0]->dim[0] <= 0) return STATUS_OK;
     if (!gpu_grouped_fits(call)) return cuda_refuse(err, "a grouped product of such sizes");
-    const bool bf16 = call->t[1]->dtype == VT_BF16;
-    if (call->op == VT_OP_MATMUL_GROUPED_GATED) return bf16 ? launch_lanes_tm<W, VT_BF16, 4, 2, true>(q, call, w, err) : launch_lanes_tm<W, VT_F32, 4, 2, true>(q, call, w, err);
-    return bf16 ? launch_lanes_tm<W, VT_BF16, 4, NR, false>(q, call, w, err) : launch_lanes_tm<W, VT_F32, 4, NR, false>(q, call, w, err);
+    if (call->op == VT_OP_MATMUL_GROUPED_GATED) return launch_lanes_tm<W, TX, 4, 2, true>(q, call, w, err);
+    return launch_lanes_tm<W, TX, 4, NR, false>(q, call, w, err);
 }
 
-template <int T> static status run_plain_groups(vt_queue *q, const vt_call *call, error *err) {
+template <class W, int NR> static status run_groups(vt_queue *q, const vt_call *call, W w, error *err) {
+    return call->t[1]->dtype == VT_BF16 ? run_groups<W, NR, VT_BF16>(q, call, w, err) : run_groups<W, NR, VT_F32>(q, call, w, err);
+}
+
+/* Blocks: weights are rounded to BF16 beside BF16 activations. */
+template <int T> static status run_block_groups(vt_queue *q, const vt_call *call, error *err) {
     const gpu_view w = gpu_view_of(call->t[4]);
-    return run_groups<plain_weights<T>, 1>(q, call, plain_weights<T>{NULL, w.stride[0]}, err);
+    if (call->t[1]->dtype == VT_BF16) return run_groups<rounded_weights<T>, 1, VT_BF16>(q, call, rounded_weights<T>{NULL, w.stride[0]}, err);
+    return run_groups<plain_weights<T>, 1, VT_F32>(q, call, plain_weights<T>{NULL, w.stride[0]}, err);
 }
 
 template <int T> static status run_element_groups(vt_queue *q, const vt_call *call, error *err) {
@@ -124,7 +130,7 @@ extern "C" status cuda_matmul_grouped(vt_queue *q, const vt_call *call, error *e
         return run_element_groups<VT_BF16>(q, call, err);
 #define X(T)                                                                                                                               \
     case T:                                                                                                                                \
-        return run_plain_groups<T>(q, call, err);
+        return run_block_groups<T>(q, call, err);
         X(VT_Q4_0) X(VT_Q4_1) X(VT_Q8_0) X(VT_Q5_0) X(VT_Q5_1) X(VT_IQ4_NL) X(VT_MXFP4)
         X(VT_Q6_K) X(VT_Q2_K) X(VT_Q3_K) X(VT_Q4_K) X(VT_Q5_K) X(VT_IQ4_XS)
 #undef X

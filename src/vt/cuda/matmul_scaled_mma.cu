@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * BF16 activations times FP8 or MXFP4 weights on matrix units (m16n8k16, the weights are operand a): decode, and everything where there is
+ * BF16 activations times FP8 or MXFP4 weights, and F32 activations times FP8 weights, on matrix units (m16n8k16, the weights are operand a): decode, and everything where there is
  * no wgmma. A block has sixteen rows of weights; its eight warps share K in even parts and their sums are added in ascending order. A lane
  * reads sixteen bytes of a row at a time; which k a place of the multiplication stands for is free, so it is what the lane holds.
  *
- * Numbers: weights and products are exact. FP8: the F32 sum of 64 k, then sum = fma(that, scale, sum). MXFP4: the scale is a power of two
+ * Numbers: weights and products are exact; F32 activations are cut into three BF16 parts (gpu_mma.cuh), which go by from the smallest to the largest. FP8: the F32 sum of 64 k, then sum = fma(that, scale, sum). MXFP4: the scale is a power of two
  * and goes into the weight, which stays exact. A NaN weight makes its output NaN.
  */
 #include "vt/cuda/gpu_mma.cuh"
@@ -37,9 +37,29 @@ template <int TB> GPU_FN void scaled_load(scaled_chunk<TB> &c, const scaled_args
     }
 }
 
-template <int TB, int NT> GPU_FN void scaled_multiply(float (&d)[NT][4], const scaled_chunk<TB> &c, const uint8_t *const (&x)[NT], int k, bool inside) {
+template <int TA, int TB, int NT> GPU_FN void scaled_multiply(float (&d)[NT][4], const scaled_chunk<TB> &c, const uint8_t *const (&x)[NT], int k, bool inside) {
     const uint32_t w[2][4] = {{c.w[0].x, c.w[0].y, c.w[0].z, c.w[0].w}, {c.w[1].x, c.w[1].y, c.w[1].z, c.w[1].w}};
-    if constexpr (TB == VT_F8_E4M3) {
+    if constexpr (TA == VT_F32) {
+        static_assert(TB == VT_F8_E4M3, "four activations a word of weights");
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t f[4];
+            narrow_e4m3(w[0][j], f[0], f[2]);
+            narrow_e4m3(w[1][j], f[1], f[3]);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                const float4 v = inside && x[n] ? ((const float4 *)(x[n] + k * 4))[j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                uint32_t first[3], second[3];
+                mma_split3(v.x, v.y, first);
+                mma_split3(v.z, v.w, second);
+#pragma unroll
+                for (int p = 2; p >= 0; p--) {
+                    const uint32_t b[2] = {first[p], second[p]};
+                    mma_bf16(d[n], f, b);
+                }
+            }
+        }
+    } else if constexpr (TB == VT_F8_E4M3) {
         uint32_t b[NT][8];
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -82,7 +102,7 @@ template <int TB, int NT> GPU_FN void scaled_multiply(float (&d)[NT][4], const s
     }
 }
 
-template <int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREADS) scaled_mma_kernel(const __grid_constant__ scaled_args a) {
+template <int TA, int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREADS) scaled_mma_kernel(const __grid_constant__ scaled_args a) {
     __shared__ float sums[SCALED_WARPS][SCALED_ROWS][8 * NT + 1];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, q = lane % 4, K = scaled_chunk<TB>::K, U = NT <= 2 ? 4 : 2;
     const int64_t n0 = (int64_t)blockIdx.x * SCALED_ROWS, m0 = (int64_t)blockIdx.y * (8 * NT);
@@ -113,13 +133,13 @@ template <int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREA
             const int k = (c0 + u) * K + q * scaled_chunk<TB>::PER_LANE;
             const bool inside = c0 + u < end && k < a.k;
             if constexpr (TB == VT_F4_E2M1) {
-                scaled_multiply<TB, NT>(sum, c[u], x, k, inside);
+                scaled_multiply<TA, TB, NT>(sum, c[u], x, k, inside);
             } else {
                 if (c0 + u >= end) break;
                 float d[NT][4];
 #pragma unroll
                 for (int n = 0; n < NT; n++) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
-                scaled_multiply<TB, NT>(d, c[u], x, k, inside);
+                scaled_multiply<TA, TB, NT>(d, c[u], x, k, inside);
                 const int block = (c0 + u) * K / a.block_k;
                 const float by[2] = {narrow_scale<TS>(s[0], block), narrow_scale<TS>(s[1], block)};
 #pragma unroll
@@ -157,18 +177,29 @@ template <int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREA
     }
 }
 
-template <int TB, int TS, int NT> static status run(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+template <int TA, int TB, int TS, int NT> static status run(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
     dim3 grid((unsigned)gpu_ceil(a->n, SCALED_ROWS), (unsigned)gpu_ceil(a->m, 8 * NT));
     if (grid.y > 65535) return cuda_refuse(err, "a product of too many rows");
-    scaled_mma_kernel<TB, TS, NT><<<grid, SCALED_THREADS, 0, gpu_stream(q)>>>(*a);
+    scaled_mma_kernel<TA, TB, TS, NT><<<grid, SCALED_THREADS, 0, gpu_stream(q)>>>(*a);
     return gpu_launched(call, err);
 }
 
-template <int TB, int TS> static status by_rows(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
-    if (a->m <= 8) return run<TB, TS, 1>(q, call, a, err);
-    if (a->m <= 16) return run<TB, TS, 2>(q, call, a, err);
-    if (a->m <= 32) return run<TB, TS, 4>(q, call, a, err);
-    return run<TB, TS, 8>(q, call, a, err);
+template <int TA, int TB, int TS> static status by_rows(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    if (a->m <= 8) return run<TA, TB, TS, 1>(q, call, a, err);
+    if (a->m <= 16) return run<TA, TB, TS, 2>(q, call, a, err);
+    if (a->m <= 32) return run<TA, TB, TS, 4>(q, call, a, err);
+    return run<TA, TB, TS, 8>(q, call, a, err);
+}
+
+template <int TA> static status fp8_by_rows(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    switch (call->t[3]->dtype) {
+    case VT_F32:
+        return by_rows<TA, VT_F8_E4M3, VT_F32>(q, call, a, err);
+    case VT_F16:
+        return by_rows<TA, VT_F8_E4M3, VT_F16>(q, call, a, err);
+    default:
+        return by_rows<TA, VT_F8_E4M3, VT_BF16>(q, call, a, err);
+    }
 }
 
 static bool on_sixteen(const vt_tensor *t) {
@@ -186,16 +217,10 @@ extern "C" bool cuda_fits_scaled(const vt_call *call) {
 extern "C" status cuda_matmul_scaled_mma(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
     const gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), b = gpu_view_of(call->t[2]), s = gpu_view_of(call->t[3]);
-    const scaled_args a = {out.data, x.data, b.data, s.data, out.stride[0], x.stride[0], b.stride[0], s.stride[0], x.dim[0], b.dim[0], b.dim[1], call->p.scale.block_n, call->p.scale.block_k};
+    const scaled_args a = {out.data, x.data, b.data, s.data, out.stride[0], x.stride[0], b.stride[0], s.stride[0], x.dim[0], b.dim[0], b.dim[1], call->p.scale.block_n, call->p.scale.block_k, 0};
     if (a.m <= 0 || a.n <= 0) return STATUS_OK;
-    if (cuda_scaled_takes_wgmma(q, &a)) return cuda_scaled_wgmma(q, call, &a, err);
-    if (b.dtype == VT_F4_E2M1) return by_rows<VT_F4_E2M1, VT_F8_E8M0>(q, call, &a, err);
-    switch (s.dtype) {
-    case VT_F32:
-        return by_rows<VT_F8_E4M3, VT_F32>(q, call, &a, err);
-    case VT_F16:
-        return by_rows<VT_F8_E4M3, VT_F16>(q, call, &a, err);
-    default:
-        return by_rows<VT_F8_E4M3, VT_BF16>(q, call, &a, err);
-    }
+    const bool f32 = x.dtype == VT_F32;
+    if (cuda_scaled_takes_wgmma(q, &a, f32)) return cuda_scaled_wgmma(q, call, &a, err);
+    if (b.dtype == VT_F4_E2M1) return by_rows<VT_BF16, VT_F4_E2M1, VT_F8_E8M0>(q, call, &a, err);
+    return f32 ? fp8_by_rows<VT_F32>(q, call, &a, err) : fp8_by_rows<VT_BF16>(q, call, &a, err);
 }

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* BF16 activations times GGUF block weights on matrix units: decode, and everything where there is no wgmma. Tiles and numbers: gpu_unit_tiles.cuh. */
+#include "vt/cuda/gpu_unit_tiles.cuh"
+#include "vt/cuda/matmul_blocks.cuh"
+
+template <int T, int NT> __global__ void __launch_bounds__(UNIT_THREADS, NT <= 4 ? 2 : 1) blocks_mma_kernel(const __grid_constant__ block_args a) {
+    extern __shared__ __align__(16) uint8_t unit_shared[];
+    const int64_t n0 = (int64_t)blockIdx.x * UNIT_TILE, m0 = (int64_t)blockIdx.y * (8 * NT);
+    gpu_let_next_start();
+    auto w_row = [&](int i) { return a.b + (n0 + i < a.n ? n0 + i : a.n - 1) * a.b_stride; };
+    auto x_row = [&](int j) { return m0 + j < a.m ? a.a + (m0 + j) * a.a_stride : NULL; };
+    unit_tile<T, NT>(unit_shared, w_row, x_row, a.k);
+    for (int i = threadIdx.x; i < UNIT_TILE * 8 * NT; i += UNIT_THREADS) {
+        const int64_t n = n0 + i % UNIT_TILE, m = m0 + i / UNIT_TILE;
+        if (n < a.n && m < a.m) *(float *)(a.out + m * a.out_stride + n * 4) = unit_total<NT>(unit_shared, i % UNIT_TILE, i / UNIT_TILE);
+    }
+}
+
+template <int T, int NT> static status run(vt_queue *q, const block_args *a, error *err) {
+    const int bytes = unit_shared_bytes<T, NT>();
+    const int64_t tiles_m = gpu_ceil(a->m, 8 * NT);
+    if (tiles_m > 65535) return cuda_refuse(err, "a product of too many rows");
+    TRY(cuda_result(cudaFuncSetAttribute(blocks_mma_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3((unsigned)gpu_ceil(a->n, UNIT_TILE), (unsigned)tiles_m);
+    c.blockDim = dim3(UNIT_THREADS);
+    c.dynamicSmemBytes = (size_t)bytes;
+    c.stream = gpu_stream(q);
+    c.attrs = &early;
+    c.numAttrs = gpu_runs_90a(q) ? 1 : 0; /* code for other devices has no gpu_await_previous */
+    return cuda_result(cudaLaunchKernelEx(&c, blocks_mma_kernel<T, NT>, *a), "launching a kernel", err);
+}
+
+template <int T> static status by_rows(vt_queue *q, const block_args *a, error *err) {
+    if (a->m <= 8) return run<T, 1>(q, a, err);
+    if (a->m <= 16) return run<T, 2>(q, a, err);
+    if (a->m <= 32) return run<T, 4>(q, a, err);
+    return run<T, 8>(q, a, err);
+}
+
+/* Sixteen bytes of activations at a time; weights at addresses that their words need. */
+extern "C" bool cuda_fits_blocks_mma(const vt_call *call) {
+    const vt_tensor *x = call->t[1], *b = call->t[2];
+    const int64_t k = b->dim[1], stride = b->stride[0] / gpu_block_elems(b->dtype) * gpu_block_bytes(b->dtype);
+    if ((uintptr_t)x->data % 16 != 0 || x->stride[0] % 8 != 0 || k <= 0 || k >= INT32_MAX - 1024) return false;
+    return gpu_block_bytes(b->dtype) % 4 != 0 || ((uintptr_t)b->data % 4 == 0 && stride % 4 == 0);
+}
+
+extern "C" status cuda_matmul_blocks_mma(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), b = gpu_view_of(call->t[2]);
+    const block_args a = {out.data, x.data, b.data, out.stride[0], x.stride[0], b.stride[0], x.dim[0], b.dim[0], (int32_t)b.dim[1]};
+    if (a.m <= 0 || a.n <= 0) return STATUS_OK;
+    if (cuda_blocks_take_wgmma(q, &a)) return cuda_blocks_wgmma(q, call, &a, err);
+    switch ((int)b.dtype) {
+#define X(T)                                                                                                                               \
+    case T:                                                                                                                                \
+        return by_rows<T>(q, &a, err);
+        GPU_UNITS(X)
+#undef X
+    default:
+        return cuda_refuse(err, "matmul_bt: no such block type");
+    }
+}
