@@ -3,7 +3,7 @@
  * The CUDA backend's list of rows (src/vt/cuda/kernel_rows.def), on a device that poses with these rows and no others: it takes every model that it should, resident and streamed, with F32 and
  * with BF16 activations, whatever the cache's dtype; and without any one of its rows that is needed, the model is refused with the row's name before anything is touched, or goes another way
  * that does not need it.
- * Usage: check_device_table FIXTURE
+ * Usage: check_device_table MODEL
  */
 #include "model/model_support.h"
 
@@ -16,25 +16,26 @@
 static const char *fixture;
 static posed_gpu *gpu;
 static bool experts;
-static support_prompt prompts[SUPPORT_MAX_PROMPTS];
-static int n_prompts;
 
 typedef struct way {
     const char *act, *kv, *experts;
 } way;
-static const way ways[] = {{"f32", "f32", "resident"}, {"f32", "f16", "stream"}, {"f32", "bf16", "resident"}, {"bf16", "f16", "resident"}, {"bf16", "bf16", "stream"}, {"auto", "f16", "resident"}};
+static const way ways[] = {{"f32", "f32", "resident"}, {"f32", "f16", "stream"}, {"f32", "bf16", "resident"}, {"bf16", "f16", "resident"}, {"bf16", "bf16", "stream"}, {"auto", "f16", "resident"}, {"q8", "f16", "resident"}};
 enum { N_WAYS = sizeof ways / sizeof ways[0] };
+static bool makes_sense[N_WAYS]; /* for this model: what the processor takes */
 
-static headrace_status try_load(const way *w, headrace_engine **out, headrace_error *err) {
+static headrace_status try_load_on(const char *device, const way *w, headrace_engine **out, headrace_error *err) {
     headrace_config *c = NULL;
     *out = NULL;
-    const char *const settings[][2] = {{"model", fixture}, {"device", "cuda"}, {"threads", "1"}, {"act", w->act}, {"kv-dtype", w->kv}, {"experts", experts ? w->experts : "auto"}};
+    const char *const settings[][2] = {{"model", fixture}, {"device", device}, {"threads", "1"}, {"act", w->act}, {"kv-dtype", w->kv}, {"experts", experts ? w->experts : "auto"}};
     assert_int_equal(headrace_config_create(&c, err), HEADRACE_OK);
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) assert_int_equal(headrace_config_set(c, settings[i][0], settings[i][1], err), HEADRACE_OK);
     const headrace_status rc = headrace_load(c, NULL, NULL, out, err);
     headrace_config_destroy(c);
     return rc;
 }
+
+static headrace_status try_load(const way *w, headrace_engine **out, headrace_error *err) { return try_load_on("cuda", w, out, err); }
 
 static bool needs(const headrace_engine *e, const vt_manifest_row *r) {
     for (int32_t i = 0; i < e->model->recorder.n; i++) {
@@ -46,7 +47,8 @@ static bool needs(const headrace_engine *e, const vt_manifest_row *r) {
 
 /* Nothing that is launched lacks its row, or the request would fail. */
 static void runs(headrace_engine *e) {
-    support_run r = {.ids = prompts[0].ids, .n_ids = prompts[0].n_ids, .max_tokens = 3};
+    static const int32_t ids[] = {3, 4, 5, 6, 7};
+    support_run r = {.ids = ids, .n_ids = 5, .max_tokens = 3};
     support_go(e, &r, 1);
     assert_int_equal(r.n_tokens, 3);
     support_run_free(&r);
@@ -67,15 +69,12 @@ static int setup(void **state) {
     headrace_engine *e = support_load(fixture, "device", "cpu", NULL);
     experts = e->model->moe->any;
     headrace_free(e);
-    char path[4096];
-    snprintf(path, sizeof path, "%s/expected.json", fixture);
-    n_prompts = support_prompts(path, prompts, SUPPORT_MAX_PROMPTS);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    support_prompts_free(prompts, n_prompts);
+    for (int w = 0; w < N_WAYS; w++) {
+        headrace_error err = {0};
+        makes_sense[w] = try_load_on("cpu", &ways[w], &e, &err) == HEADRACE_OK;
+        headrace_free(e);
+    }
+    assert_true(makes_sense[0] && makes_sense[1] && makes_sense[2] && makes_sense[5]);
     return 0;
 }
 
@@ -84,6 +83,7 @@ static void its_rows_are_enough(void **state) {
     for (int i = 0; i < N_WAYS; i++) {
         headrace_engine *e;
         headrace_error err = {0};
+        if (!makes_sense[i]) continue;
         posed_clear(gpu);
         if (try_load(&ways[i], &e, &err) != HEADRACE_OK) fail_msg("%s, KV %s, %s: %s", ways[i].act, ways[i].kv, ways[i].experts, err.text);
         runs(e);
@@ -122,6 +122,7 @@ static void each_row_removed(void **state) {
     for (int w = 0; w < N_WAYS; w++) {
         headrace_engine *whole;
         headrace_error err = {0};
+        if (!makes_sense[w]) continue;
         posed_clear(gpu);
         assert_int_equal(try_load(&ways[w], &whole, &err), HEADRACE_OK);
         bool needed[512] = {false};
@@ -136,7 +137,7 @@ static void each_row_removed(void **state) {
         }
     }
     print_message("%d refused, %d went another way\n", n_refused, n_aside);
-    assert_true(n_refused >= 8 * N_WAYS && (n_aside > 0 || !experts));
+    assert_true(n_refused >= 8 * 4 && (n_aside > 0 || !experts));
 }
 
 int main(int argc, char **argv) {
@@ -145,5 +146,5 @@ int main(int argc, char **argv) {
     log_set(NULL, NULL, LOG_LEVEL_ERROR);
     gpu = posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest tests[] = {cmocka_unit_test(its_rows_are_enough), cmocka_unit_test(each_row_removed)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

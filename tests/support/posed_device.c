@@ -12,7 +12,7 @@
 
 #include "vt/backend_manifest.h"
 
-enum { MAX_EXPERTS = 512, MAX_ROWS = 512, MAX_ALLOCS = 512, MAX_QUEUES = 8, MAX_COMMANDS = 512, DEVICE_ALIGN = 256, NAME_BYTES = 48 };
+enum { MAX_EXPERTS = 512, MAX_ROWS = 1024, MAX_ALLOCS = 512, MAX_QUEUES = 8, MAX_COMMANDS = 512, DEVICE_ALIGN = 256, NAME_BYTES = 48 };
 static const size_t RESERVED = (size_t)1 << 30;
 
 extern const vt_backend_tables vt_cpu_tables;
