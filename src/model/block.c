@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 
-enum { WS_ALIGN = 256 };
+enum { WS_ALIGN = 256, FEW_ROWS = 64 };
 
 size_t ws_mark(const block_ctx *c) { return c->m->ws_used; }
 
@@ -118,6 +118,32 @@ static status linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor 
 
 status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) { return linear(c, out, x, w, bias, act_of_weight(c, w)); }
 
+/* One launch: BF16 activations, weights of one dtype that are no part of something else, no scales. */
+static bool goes_together(const block_ctx *c, const block_product *products, int n) {
+    const vt_dtype w = products[0].w->dtype;
+    for (int i = 0; i < n; i++) {
+        if (products[i].w->dtype != w || scale_of(c->m, products[i].w) != NULL || act_of_weight(c, products[i].w) != VT_BF16) return false;
+    }
+    return n > 1 && n <= VT_SEVERAL && (c->m->several >> w & 1) != 0;
+}
+
+status block_linear_several(block_ctx *c, block_act *x, const block_product *products, int n) {
+    if (!goes_together(c, products, n)) {
+        for (int i = 0; i < n; i++) TRY(block_linear(c, products[i].out, x, products[i].w, products[i].bias));
+        return STATUS_OK;
+    }
+    vt_several parts = {0};
+    vt_tensor *a;
+    for (int i = 0; i < n; i++) parts.out[i] = products[i].out, parts.b[i] = *products[i].w;
+    TRY(block_act_form(c, x, VT_BF16, &a));
+    TRY(vt_matmul_bt_several(c->q, a, &parts, c->err));
+    for (int i = 0; i < n; i++) {
+        const vt_tensor *out = &products[i].out, *bias = products[i].bias;
+        if (bias != NULL && bias->n_dims != 0) TRY(vt_add(c->q, out, out, bias, c->err));
+    }
+    return STATUS_OK;
+}
+
 status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias) {
     const vt_dtype act = act_of_weight(c, w), q8 = vt_dtype_q8_activation(w->dtype);
     const bool quantised = c->m->opt.act == ACT_AUTO && vt_dtype_is_block(w->dtype) && q8 != VT_NONE; /* as the processor does */
@@ -158,37 +184,62 @@ status block_head(block_ctx *c, vt_tensor x, vt_tensor logits) {
     return cap > 0 ? vt_softcap(c->q, &logits, &logits, cap, c->err) : STATUS_OK;
 }
 
-status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act) {
+/* Gate and up in one launch that writes what down takes: for few rows, which is where launches are what time goes into. */
+static bool is_gated(const block_ctx *c, const vt_tensor *gate, const vt_tensor *up, vt_dtype mid) {
+    return c->n_rows <= FEW_ROWS && mid == VT_BF16 && gate->dtype == up->dtype && scale_of(c->m, gate) == NULL && scale_of(c->m, up) == NULL &&
+           act_of_weight(c, gate) == VT_BF16 && (c->m->gated >> gate->dtype & 1) != 0;
+}
+
+static status gated_in_one(block_ctx *c, vt_tensor mid, block_act *x, const vt_tensor *gate, const vt_tensor *up, block_activation act) {
+    vt_tensor *a;
+    TRY(block_act_form(c, x, VT_BF16, &a));
+    return vt_matmul_bt_gated(c->q, &mid, a, gate, up, act == BLOCK_SILU ? VT_GATE_SILU : VT_GATE_GELU, c->err);
+}
+
+status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act) {
+    const vt_tensor *gate = model_weight(c->m, gate_slot, layer), *up = model_weight(c->m, up_slot, layer);
     const size_t mark = ws_mark(c);
-    const int64_t n = c->n_rows, ff = c->m->layers[layer].n_ff;
     vt_tensor gate_up, mid;
-    TRY(ws_take(c, VT_F32, n, 2 * ff, &gate_up));
-    TRY(ws_take(c, BLOCK_FEED(c, layer, W_DOWN), n, ff, &mid));
+    TRY(ws_take(c, BLOCK_FEED(c, layer, down_slot), c->n_rows, n_ff, &mid));
     block_act a = block_act_of(x), b = block_act_of(mid);
-    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, 0, ff), &a, model_weight(c->m, W_GATE, layer), NULL));
-    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, ff, ff), &a, model_weight(c->m, W_UP, layer), NULL));
-    TRY(act == BLOCK_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err));
-    TRY(block_linear(c, out, &b, model_weight(c->m, W_DOWN, layer), NULL));
+    block_ctx few = *c;
+    if (c->m->planning && few.n_rows > FEW_ROWS) few.n_rows = FEW_ROWS; /* a step may have few rows */
+    const bool in_one = is_gated(&few, gate, up, mid.dtype);
+    if (in_one) TRY(gated_in_one(c, mid, &a, gate, up, act));
+    if (!in_one || few.n_rows != c->n_rows) {
+        TRY(ws_take(c, VT_F32, c->n_rows, 2 * n_ff, &gate_up));
+        const block_product both[] = {{vt_tensor_slice(gate_up, 1, 0, n_ff), gate, NULL}, {vt_tensor_slice(gate_up, 1, n_ff, n_ff), up, NULL}};
+        TRY(block_linear_several(c, &a, both, 2));
+        TRY(act == BLOCK_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err));
+    }
+    TRY(block_linear(c, out, &b, model_weight(c->m, down_slot, layer), NULL));
     ws_release(c, mark);
     return STATUS_OK;
+}
+
+status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act) {
+    return block_gated_mlp(c, out, x, layer, W_GATE, W_UP, W_DOWN, c->m->layers[layer].n_ff, act);
 }
 
 status block_normed_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
     const size_t mark = ws_mark(c);
     vt_tensor h;
-    TRY(ws_take(c, BLOCK_FEED(c, layer, W_Q, W_K, W_V), c->n_rows, c->m->hp.n_embd, &h));
-    TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+    TRY(block_attention_input(c, x, layer, BLOCK_FEED(c, layer, W_Q, W_K, W_V), &h));
     TRY(block_attention(c, out, h, layer));
     ws_release(c, mark);
     return STATUS_OK;
 }
 
-status block_normed_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act) {
+status block_mlp_half(block_ctx *c, vt_tensor x, vt_tensor y, int layer, const block_half *half) {
     const size_t mark = ws_mark(c);
     vt_tensor h;
     TRY(ws_take(c, BLOCK_FEED(c, layer, W_GATE, W_UP), c->n_rows, c->m->hp.n_embd, &h));
-    TRY(block_norm(c, h, x, W_FFN_NORM, layer));
-    TRY(block_mlp(c, out, h, layer, act));
+    const block_link first = {.layer = layer, .b = {.y = y, .norm = half->attention_post}, .post = NO_NORM, .n_outs = 1, .out = {{.out = h, .slot = W_FFN_NORM, .layer = layer}}};
+    block_link last = {.layer = layer, .b = {.y = y, .norm = half->post}, .post = NO_NORM, .scale = half->scale};
+    TRY(block_link_run(c, x, &first));
+    TRY(block_mlp(c, y, h, layer, half->act));
+    block_link_ahead(c, &last, half->ahead);
+    TRY(block_link_run(c, x, &last));
     ws_release(c, mark);
     return STATUS_OK;
 }
@@ -198,23 +249,18 @@ status block_decoder_layer(block_ctx *c, int layer, vt_tensor x) {
     vt_tensor y;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
     TRY(block_normed_attention(c, y, x, layer));
-    TRY(block_add(c, x, y));
-    TRY(block_normed_mlp(c, y, x, layer, BLOCK_SILU));
-    TRY(block_add(c, x, y));
+    TRY(block_mlp_half(c, x, y, layer, &(block_half){.act = BLOCK_SILU, .attention_post = NO_NORM, .post = NO_NORM, .ahead = AHEAD_PRODUCTS}));
     ws_release(c, mark);
     return STATUS_OK;
 }
 
-status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act) {
+status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act, float scale, bool is_all) {
     const size_t mark = ws_mark(c);
     vt_tensor y;
     TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
     TRY(block_normed_attention(c, y, x, layer));
-    TRY(block_norm(c, y, y, W_ATTN_POST_NORM, layer));
-    TRY(block_add(c, x, y));
-    TRY(block_normed_mlp(c, y, x, layer, act));
-    TRY(block_norm(c, y, y, W_FFN_POST_NORM, layer));
-    TRY(block_add(c, x, y));
+    TRY(block_mlp_half(c, x, y, layer,
+                       &(block_half){.act = act, .attention_post = W_ATTN_POST_NORM, .post = W_FFN_POST_NORM, .scale = scale, .ahead = is_all ? AHEAD_PRODUCTS : AHEAD_NONE}));
     ws_release(c, mark);
     return STATUS_OK;
 }

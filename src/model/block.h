@@ -14,6 +14,8 @@ struct block_ctx {
     int32_t n_rows;
     vt_rows rows[STEP_MAX_GROUPS]; /* per KV group */
     vt_recurrent_rows recurrent;
+    vt_tensor ahead;     /* what the layer before made of the next one's input norm, where it did: block_link */
+    int32_t ahead_layer; /* whose it is; -1: nobody's */
     error *err;
 };
 
@@ -48,6 +50,12 @@ vt_dtype block_attention_dtype(const block_ctx *c, int layer, int n_slots, const
 
 /** out[T, N] = x . w[N, K]^T (+ bias [N]); the activation form follows the weight's dtype and --act. */
 NODISCARD status block_linear(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
+/** Two or three products of one x, each as block_linear has it (biases NULL or absent: none); one launch for those of 16-bit weights with BF16 activations, where the device has it. */
+typedef struct block_product {
+    vt_tensor out;
+    const vt_tensor *w, *bias;
+} block_product;
+NODISCARD status block_linear_several(block_ctx *c, block_act *x, const block_product *products, int n);
 /** The same with activations that are not rounded to BF16 whatever --act says: for routers, where a rounding may change a choice. */
 NODISCARD status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
 
@@ -63,12 +71,50 @@ NODISCARD status block_norm_plain(block_ctx *c, vt_tensor out, vt_tensor x);
 NODISCARD status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
 
 typedef enum block_activation { BLOCK_SILU, BLOCK_GELU } block_activation;
-/** out[T, embd] = down(act(gate x) * up x). */
+/** out[T, embd] = down(act(gate x) * up x), with weights of these slots, n_ff wide; and with the layer's own. */
+NODISCARD status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act);
 NODISCARD status block_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act);
 
-/** block_attention and block_mlp of the normed rows (W_ATTN_NORM, W_FFN_NORM), which nothing else reads. */
+/** block_attention of the normed rows (W_ATTN_NORM), which nothing else reads. */
 NODISCARD status block_normed_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
-NODISCARD status block_normed_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, block_activation act);
+/** The second half of a layer, whose first gave y: x += norm(y, attention_post); y = mlp(norm(x, W_FFN_NORM)); x = (x + norm(y, post)) * scale. y is overwritten. */
+typedef enum block_ahead { AHEAD_NONE, AHEAD_F32, AHEAD_PRODUCTS } block_ahead;
+typedef struct block_half {
+    block_activation act;
+    int attention_post, post; /* slots; NO_NORM */
+    float scale;              /* 0: 1 */
+    block_ahead ahead;        /* whether x is the next layer's then, and what its attention takes (block_link_ahead) */
+} block_half;
+NODISCARD status block_mlp_half(block_ctx *c, vt_tensor x, vt_tensor y, int layer, const block_half *half);
+
+/**
+ * The link between two stages of a layer: x = (x + s) * scale, s = norm(post, norm(b.norm, b) + norm(c.norm, c)) of one branch or two, then norms of x for those who read it next. Slots are
+ * of `layer`, NO_NORM: none; a branch is overwritten at will. One launch where the device has it (vt_add_norm), and op by op with the same bits elsewhere.
+ */
+enum { NO_NORM = -1 };
+typedef struct block_branch {
+    vt_tensor y;
+    vt_tensor index, weights; /* of a sum of experts (vt_moe_combine), whose slab y is; n_dims 0: none */
+    int norm;
+} block_branch;
+typedef struct block_normed {
+    vt_tensor out;
+    int slot, layer;
+    float scale; /* 0: 1 */
+} block_normed;
+typedef struct block_link {
+    int layer, post, n_outs;
+    float scale; /* 0: 1 */
+    block_branch b, c; /* c.y n_dims 0: one branch */
+    block_normed out[VT_ADD_NORM_OUTS];
+} block_link;
+NODISCARD status block_link_run(block_ctx *c, vt_tensor x, const block_link *link);
+/** For the plan: whether links, several products and gated ones go in one launch. */
+void block_find_fused(model *m, const vt_queue *q);
+/** Where links are one launch: the norm in front of the next layer's attention joins the outputs of a layer's last link, for block_attention_input to find. */
+void block_link_ahead(block_ctx *c, block_link *link, block_ahead what);
+/** h = norm(x) in front of the attention of a layer: found, or made now in the workspace. */
+NODISCARD status block_attention_input(block_ctx *c, vt_tensor x, int layer, vt_dtype dtype, vt_tensor *h);
 
 /** x += y. */
 NODISCARD status block_add(block_ctx *c, vt_tensor x, vt_tensor y);
@@ -77,8 +123,8 @@ NODISCARD status block_scale(block_ctx *c, vt_tensor x, float s);
 
 /** One layer of the plain decoder, in place: x += attention(norm x); x += mlp(norm x). */
 NODISCARD status block_decoder_layer(block_ctx *c, int layer, vt_tensor x);
-/** The same between norms on both sides: x += norm(attention(norm x)); x += norm(mlp(norm x)). */
-NODISCARD status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act);
+/** The same between norms on both sides: x += norm(attention(norm x)); x = (x + norm(mlp(norm x))) * scale. is_all: nothing else of the layer changes x. */
+NODISCARD status block_sandwich_layer(block_ctx *c, int layer, vt_tensor x, block_activation act, float scale, bool is_all);
 
 /** The plain forms: table lookup; final norm then head (or the tied table), soft-capped where the hyper-parameters say so. */
 NODISCARD status block_embed(block_ctx *c, vt_tensor x);

@@ -22,44 +22,46 @@ static status rotate(block_ctx *c, vt_tensor x, int slot, int layer, int64_t hea
     return vt_rope(c->q, &heads, &c->rows[li->kv_group].pos, &rope->inv_freq, p, c->err);
 }
 
-/* Keys and values of the step's rows into the layer's cache. */
-static status write_kv(block_ctx *c, block_act *x, int layer) {
+/* Keys and values of the step's rows into the layer's cache; without a weight of their own values are the keys' products. */
+static status write_kv(block_ctx *c, vt_tensor k, vt_tensor v, int layer) {
     model *m = c->m;
     const layer_info *li = &m->layers[layer];
     const vt_rows *rows = &c->rows[li->kv_group];
-    const int64_t hd = li->head_dim, n_kv = li->n_kv_heads * hd;
-    const vt_tensor *wv = model_weight(m, W_V, layer);
-    const size_t mark = ws_mark(c);
-    vt_tensor k, v;
-    TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &k));
-    TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &v));
+    const int64_t hd = li->head_dim;
     const vt_tensor k3 = vt_tensor_split_last(k, hd), v3 = vt_tensor_split_last(v, hd);
-    TRY(block_linear(c, k, x, model_weight(m, W_K, layer), model_weight(m, W_K_BIAS, layer)));
-    if (wv->n_dims != 0)
-        TRY(block_linear(c, v, x, wv, model_weight(m, W_V_BIAS, layer)));
-    else
+    const bool has_own = model_weight(m, W_V, layer)->n_dims != 0;
+    if (li->v_norm)
+        TRY(block_norm_plain(c, v3, has_own ? v3 : k3));
+    else if (!has_own)
         TRY(vt_mul_scalar(c->q, &v, &k, 1.0f, c->err));
-    if (li->v_norm) TRY(block_norm_plain(c, v3, v3));
     TRY(head_norm(c, k, W_K_NORM, layer, hd));
     TRY(rotate(c, k, W_K, layer, hd));
     TRY(vt_kv_write(c->q, &m->k_cache[layer], &k3, rows, c->err));
-    TRY(vt_kv_write(c->q, &m->v_cache[layer], &v3, rows, c->err));
-    ws_release(c, mark);
-    return STATUS_OK;
+    return vt_kv_write(c->q, &m->v_cache[layer], &v3, rows, c->err);
 }
 
 status block_attention(block_ctx *c, vt_tensor out, vt_tensor x, int layer) {
     model *m = c->m;
     const layer_info *li = &m->layers[layer];
     const size_t mark = ws_mark(c);
-    const int64_t hd = li->head_dim, nq = li->n_heads * hd;
-    vt_tensor q, o;
+    const int64_t hd = li->head_dim, nq = li->n_heads * hd, n_kv = li->n_kv_heads * hd;
+    vt_tensor q, k, v, o;
     TRY(ws_take(c, VT_F32, c->n_rows, nq, &q));
     TRY(ws_take(c, BLOCK_ATTENTION_DTYPE(c, layer, W_O), c->n_rows, nq, &o));
+    const size_t behind = ws_mark(c);
 
     block_act a = block_act_of(x);
-    TRY(block_linear(c, q, &a, model_weight(m, W_Q, layer), model_weight(m, W_Q_BIAS, layer)));
-    if (li->kv_layer == layer) TRY(write_kv(c, &a, layer));
+    block_product products[VT_SEVERAL] = {{q, model_weight(m, W_Q, layer), model_weight(m, W_Q_BIAS, layer)}};
+    int n_products = 1;
+    if (li->kv_layer == layer) {
+        TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &k));
+        TRY(ws_take(c, VT_F32, c->n_rows, n_kv, &v));
+        products[n_products++] = (block_product){k, model_weight(m, W_K, layer), model_weight(m, W_K_BIAS, layer)};
+        if (model_weight(m, W_V, layer)->n_dims != 0) products[n_products++] = (block_product){v, model_weight(m, W_V, layer), model_weight(m, W_V_BIAS, layer)};
+    }
+    TRY(block_linear_several(c, &a, products, n_products));
+    if (li->kv_layer == layer) TRY(write_kv(c, k, v, layer));
+    ws_release(c, behind);
     TRY(head_norm(c, q, W_Q_NORM, layer, hd));
     TRY(rotate(c, q, W_Q, layer, hd));
 

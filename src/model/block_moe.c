@@ -260,6 +260,18 @@ static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_t
 
 status moe_beside(block_ctx *c, int layer, const block_moe_params *p) { return p->beside != NULL ? p->beside(c, layer, p->beside_ctx) : STATUS_OK; }
 
+status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index, vt_tensor weights, const block_moe_params *p) {
+    if (p->link == NULL) return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
+    block_link link = *p->link;
+    link.b = (block_branch){.y = slab, .index = index, .weights = weights, .norm = link.b.norm};
+    return block_link_run(c, out, &link);
+}
+
+vt_dtype block_moe_feed_dtype(block_ctx *c, int layer) {
+    if (c->m->planning) moe_grouped_choose(c, layer);
+    return moe_by_tables(c->m, layer, c->n_rows) ? c->m->moe->parts[layer].x_dtype : VT_F32;
+}
+
 /* Expert by expert: the choice is read, and grouped by the host. */
 static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice) {
     model *m = c->m;
@@ -282,7 +294,7 @@ static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int lay
         TRY(moe_beside(c, layer, p));
         TRY(run_waves(c, layer, choice->guessed_layer, n_distinct, x, pair_row, slab, p));
     }
-    return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
+    return moe_combine(c, out, slab, index, weights, p);
 }
 
 status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
@@ -311,45 +323,56 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     return STATUS_OK;
 }
 
-status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act) {
-    const size_t mark = ws_mark(c);
-    vt_tensor gate_up, mid;
-    TRY(ws_take(c, VT_F32, c->n_rows, 2 * n_ff, &gate_up));
-    TRY(ws_take(c, BLOCK_FEED(c, layer, down_slot), c->n_rows, n_ff, &mid));
-    block_act a = block_act_of(x), b = block_act_of(mid);
-    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, 0, n_ff), &a, model_weight(c->m, gate_slot, layer), NULL));
-    TRY(block_linear(c, vt_tensor_slice(gate_up, 1, n_ff, n_ff), &a, model_weight(c->m, up_slot, layer), NULL));
-    TRY(act == BLOCK_SILU ? vt_silu_and_mul(c->q, &mid, &gate_up, c->err) : vt_gelu_and_mul(c->q, &mid, &gate_up, c->err));
-    TRY(block_linear(c, out, &b, model_weight(c->m, down_slot, layer), NULL));
-    ws_release(c, mark);
-    return STATUS_OK;
+static status shared_beside(block_ctx *c, int layer, void *ctx) {
+    const vt_tensor *shared = ctx; /* out, x */
+    return block_shared_expert(c, shared[0], shared[1], layer);
+}
+
+/* The half with experts, behind the attention's y. */
+static status experts_half(block_ctx *c, vt_tensor x, vt_tensor y, int layer, const block_moe_params *p, block_ahead ahead) {
+    model *m = c->m;
+    const int64_t n = c->n_rows, width = m->hp.n_embd;
+    const bool has_shared = model_weight(m, W_SHARED_GATE, layer)->n_dims != 0;
+    vt_tensor h, shared[2];
+    TRY(ws_take(c, VT_F32, n, width, &h));
+    block_link first = {.layer = layer, .b = {.y = y, .norm = NO_NORM}, .post = NO_NORM, .n_outs = 1, .out = {{h, W_FFN_NORM, layer, 1.0f}}};
+    block_link last = {.layer = layer, .b = {.norm = NO_NORM}, .c = {.norm = NO_NORM}, .post = NO_NORM};
+    block_moe_params with = *p;
+    with.link = &last;
+    vt_tensor to_experts = h;
+    if (m->has_links && block_moe_feed_dtype(c, layer) == VT_BF16) { /* the router's form, and another for products */
+        TRY(ws_take(c, VT_BF16, n, width, &to_experts));
+        first.out[first.n_outs++] = (block_normed){to_experts, W_FFN_NORM, layer, 1.0f};
+    }
+    if (has_shared) {
+        TRY(ws_take(c, VT_F32, n, width, &shared[0]));
+        shared[1] = BLOCK_FEED(c, layer, W_SHARED_GATE, W_SHARED_UP, W_SHARED_ROUTER) == VT_BF16 ? to_experts : h;
+        last.c.y = shared[0];
+        with.beside = shared_beside;
+        with.beside_ctx = shared;
+    }
+    TRY(block_link_run(c, x, &first));
+    block_link_ahead(c, &last, ahead);
+    return block_moe(c, x, to_experts, h, layer, &with);
 }
 
 status block_moe_layer(block_ctx *c, int layer, vt_tensor x, const block_moe_params *p) {
-    model *m = c->m;
     const size_t mark = ws_mark(c);
-    vt_tensor h, y, shared;
-    TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &h));
-    TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &y));
+    const block_ahead ahead = p->attention != NULL ? AHEAD_F32 : AHEAD_PRODUCTS;
+    vt_tensor h, y;
+    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &y));
     if (p->attention != NULL) {
-        TRY(block_norm(c, h, x, W_ATTN_NORM, layer));
+        const size_t behind = ws_mark(c);
+        TRY(block_attention_input(c, x, layer, VT_F32, &h));
         TRY(p->attention(c, y, h, layer));
+        ws_release(c, behind);
     } else {
         TRY(block_normed_attention(c, y, x, layer));
     }
-    TRY(block_add(c, x, y));
-    if (layer < m->hp.n_dense_layers) {
-        TRY(block_normed_mlp(c, y, x, layer, BLOCK_SILU));
-    } else {
-        TRY(block_norm(c, h, x, W_FFN_NORM, layer));
-        TRY(block_moe(c, y, h, h, layer, p));
-        if (model_weight(m, W_SHARED_GATE, layer)->n_dims != 0) {
-            TRY(ws_take(c, VT_F32, c->n_rows, m->hp.n_embd, &shared));
-            TRY(block_shared_expert(c, shared, h, layer));
-            TRY(block_add(c, y, shared));
-        }
-    }
-    TRY(block_add(c, x, y));
+    if (layer < c->m->hp.n_dense_layers)
+        TRY(block_mlp_half(c, x, y, layer, &(block_half){.act = BLOCK_SILU, .attention_post = NO_NORM, .post = NO_NORM, .ahead = ahead}));
+    else
+        TRY(experts_half(c, x, y, layer, p, ahead));
     ws_release(c, mark);
     return STATUS_OK;
 }

@@ -28,13 +28,14 @@ typedef struct block_moe_params {
     status (*router_input)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* what a layer's router sees of the residual stream; NULL: its norm (W_FFN_NORM) */
     status (*beside)(block_ctx *c, int layer, void *ctx); /* NULL, or work of the layer that needs nothing of its experts: queued while they are on their way */
     void *beside_ctx;
+    const block_link *link; /* NULL, or what the sum of the experts goes into as its branch b: `out` of block_moe is the residual stream then */
 } block_moe_params;
+
+/** What block_moe's x may be stored in where nothing else reads it: F32, or BF16 where all that the layer's experts do takes that. */
+vt_dtype block_moe_feed_dtype(block_ctx *c, int layer);
 
 /** out[T, embd] = the weighted experts of x; the router sees x_router (W_ROUTER, W_ROUTER_BIAS; W_SELECT_BIAS selects only; W_EXPERT_SCALE). */
 NODISCARD status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p);
-
-/** A dense branch with weights of its own slots: out = down(act(gate x) * up x), n_ff wide. */
-NODISCARD status block_gated_mlp(block_ctx *c, vt_tensor out, vt_tensor x, int layer, int gate_slot, int up_slot, int down_slot, int64_t n_ff, block_activation act);
 
 /** out[T, embd] = the shared expert (W_SHARED_*), times the sigmoid of its own gate where there is one. */
 NODISCARD status block_shared_expert(block_ctx *c, vt_tensor out, vt_tensor x, int layer);
@@ -116,6 +117,8 @@ NODISCARD status moe_run_expert(block_ctx *c, int layer, const expert_lease *lea
 void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows);
 NODISCARD status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved);
 NODISCARD status moe_release_held(block_ctx *c);
+/** The sum of the slab's rows: into out, or into the link that wants it. */
+NODISCARD status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index, vt_tensor weights, const block_moe_params *p);
 /** What the layer has to do beside its experts, once. */
 NODISCARD status moe_beside(block_ctx *c, int layer, const block_moe_params *p);
 /** An expert that could not be read: zeros in its places of the slab, and the sequences that need it have failed; the error, where no other sequence is left. */

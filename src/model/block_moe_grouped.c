@@ -290,5 +290,5 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));
         TRY(beside_once(&g)); /* none could be read */
     }
-    return vt_moe_combine(c->q, &out, &g.slab, &index, &sorted, c->err);
+    return moe_combine(c, out, g.slab, index, sorted, p);
 }

@@ -116,6 +116,8 @@ struct model {
     vt_recorder recorder;
     uint64_t bf16_rows[MODEL_N_PRODUCTS][VT_DTYPE_COUNT]; /* of the plan, per product and dtype of weights: bits of the third dtype of signatures that take BF16 activations (block_act_dtype) */
     uint64_t bf16_attention; /* of the plan: bits of the dtypes of caches over which attention can write BF16 */
+    bool has_links;          /* of the plan: links between stages are one launch (block_link_run) */
+    uint64_t several, gated; /* of the plan: bits of the dtypes of weights that several products of one activation, and a gate beside its up, are one launch for */
     char activations[MODEL_ACTIVATIONS_TEXT]; /* of the plan: "bf16 x bf16, f32 x f32": what is multiplied with which weights */
     size_t plan_workspace_bytes, plan_weight_bytes, weights_read_bytes; /* device bytes; dense bytes one decoded row reads */
     size_t plan_copy_bytes; /* of weights that lie in the file where no kernel can read them: copied even where others are aliased */

@@ -15,7 +15,7 @@ enum { MAX_NEEDS = 256, DEVICE_ALIGN = 256, SINKS_MAX = 1024 };
 /* ---- one pass ---- */
 
 static void make_ctx(model *mo, vt_queue *q, int32_t n_rows, int32_t n_segments, int32_t max_pages, error *err, block_ctx *c) {
-    *c = (block_ctx){.m = mo, .q = q, .n_rows = n_rows, .err = err};
+    *c = (block_ctx){.m = mo, .q = q, .n_rows = n_rows, .ahead_layer = -1, .err = err};
     c->recurrent = (vt_recurrent_rows){
         .pos = vt_tensor_slice(mo->pos, 0, 0, n_rows),
         .row_seg = vt_tensor_slice(mo->row_seg, 0, 0, n_rows),
@@ -43,6 +43,7 @@ static status run_layers(block_ctx *c) {
     model *mo = c->m;
     mo->ws_used = 0;
     TRY(ws_take(c, VT_F32, c->n_rows, mo->hp.n_embd, &mo->x));
+    if (mo->has_links) TRY(ws_take(c, VT_F32, c->n_rows, mo->hp.n_embd, &c->ahead));
     TRY(mo->arch->embed(c, mo->x));
     TRY(observe(c, 0));
     for (int l = 0; l < (int)mo->hp.n_layers; l++) {
@@ -208,7 +209,7 @@ static status list_activations(model *mo, error *err) {
     mo->activations[0] = 0;
     for (int32_t i = 0; i < mo->recorder.n; i++) {
         const vt_need *need = &mo->recorder.needs[i];
-        if (need->op != VT_OP_MATMUL_BT && need->op != VT_OP_MATMUL_BT_SCALED && need->op != VT_OP_MATMUL_KN) continue;
+        if (need->op != VT_OP_MATMUL_BT && need->op != VT_OP_MATMUL_BT_SEVERAL && need->op != VT_OP_MATMUL_BT_GATED && need->op != VT_OP_MATMUL_BT_SCALED && need->op != VT_OP_MATMUL_KN) continue;
         const vt_dtype a = (vt_dtype)need->sig.dtype[0], w = (vt_dtype)need->sig.dtype[1];
         char one[64];
         snprintf(one, sizeof one, "%s x %s", vt_dtype_name(a), vt_dtype_name(w));
@@ -231,6 +232,7 @@ status model_plan(model *mo, vt_queue *queue, const model_options *opt, error *e
     vt_queue recording = *queue;
     recording.recorder = &mo->recorder;
     block_find_bf16_rows(mo, queue);
+    block_find_fused(mo, queue);
     mo->plan_meta_bytes = lay_out_largest(mo, queue->device, NULL);
     place_for_plan(mo, queue->device);
 

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { VT_BACKEND_ABI = 1 };
+enum { VT_BACKEND_ABI = 2 };
 
 typedef enum vt_op {
 #define OP(id, name, sig) VT_OP_##id,
@@ -50,7 +50,7 @@ typedef enum vt_cap {
 #define VT_CAP_BIT(cap) (1ull << (cap))
 
 /** One call as a kernel row sees it: tensors in the order of the op's C declaration, params by op. Checked before the row runs. */
-enum { VT_CALL_MAX_TENSORS = 10 };
+enum { VT_CALL_MAX_TENSORS = 14 };
 typedef struct vt_call {
     uint32_t size; /* sizeof(vt_call) of the core */
     vt_op op;
@@ -67,6 +67,8 @@ typedef struct vt_call {
         vt_swiglu_params swiglu;
         vt_gated_delta_params gated_delta;
         vt_grouped_params grouped;
+        vt_add_norm_params add_norm;
+        vt_gate gate;
         float scalar;
     } p;
 } vt_call;

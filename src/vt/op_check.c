@@ -118,8 +118,12 @@ static bool places_are_distinct(const vt_tensor *t) {
 
 void op_check_out(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims) {
     op_check_in(c, name, t, min_dims, max_dims);
-    if (c->rc != STATUS_OK || vt_tensor_elems(t) == 0) return;
-    OP_CHECK(c, places_are_distinct(t), "%s: strides make elements share a place", name);
+    op_check_distinct(c, c->call.n_tensors - 1);
+}
+
+void op_check_distinct(op_check *c, int a) {
+    if (c->rc != STATUS_OK || vt_tensor_elems(c->call.t[a]) == 0) return;
+    OP_CHECK(c, places_are_distinct(c->call.t[a]), "%s: strides make elements share a place", c->args[a].name);
 }
 
 bool op_check_optional(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims) {

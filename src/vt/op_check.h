@@ -33,6 +33,8 @@ void op_check_in_strided(op_check *c, const char *name, const vt_tensor *t, int 
 /** As op_check_in_strided, or no tensor: a description of what lies elsewhere, whose data are not looked at. Returns whether it is there. */
 bool op_check_view(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
 void op_check_out(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
+/** Elements of argument a are distinct places, as those of an output must be. */
+void op_check_distinct(op_check *c, int a);
 /** As op_check_in, or no tensor (NULL or n_dims 0). Returns whether it is there. */
 bool op_check_optional(op_check *c, const char *name, const vt_tensor *t, int min_dims, int max_dims);
 

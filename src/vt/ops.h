@@ -207,6 +207,31 @@ typedef struct vt_gated_delta_params { int32_t n_k, d_k, n_v, d_v; bool a_is_dec
 NODISCARD status vt_gated_delta(vt_queue *q, const vt_tensor *out, const vt_tensor *qkv, const vt_tensor *a, const vt_tensor *b, const vt_tensor *a_log, const vt_tensor *dt_bias,
                                 const vt_tensor *state, const vt_recurrent_rows *rows, vt_gated_delta_params p, error *err);
 
+/**
+ * A link between two stages of a layer, all of it for one row at a time: what a stage gave is added to the residual stream, and what the next stages read is made of that.
+ *   b = y, or with index and weights vt_moe_combine(y, index, weights);  with y_norm: b = rms_norm(b, y_norm);  c likewise of y2 and y2_norm, where there is y2
+ *   s = b, or b + c;  with post_norm: s = rms_norm(s, post_norm)
+ *   x = (x + s) * scale
+ *   out[j] = rms_norm(x, out_norm[j]) * out_scale[j], where there is out[j]; without out_norm[j] with a weight of one, and no w_offset
+ * x F32 [T,H], in place; y F32 [T,H], or [P,H] with index I32 [T,k] and weights F32 [T,k]; y2 F32 [T,H]; weights of norms F32, F16 or BF16 [H]; out F32 or BF16 [T,H]. What is not there has
+ * n_dims 0. rms_norm as vt_rms_norm, with one eps and one w_offset for all; every product and sum is rounded to F32 as the ops one by one do, and out once, behind out_scale. Nothing overlaps.
+ */
+enum { VT_ADD_NORM_OUTS = 3 };
+typedef struct vt_add_norm_args { vt_tensor x, y, index, weights, y_norm, y2, y2_norm, post_norm, out[VT_ADD_NORM_OUTS], out_norm[VT_ADD_NORM_OUTS]; } vt_add_norm_args;
+typedef struct vt_add_norm_params { float eps, w_offset, scale, out_scale[VT_ADD_NORM_OUTS]; } vt_add_norm_params;
+NODISCARD status vt_add_norm(vt_queue *q, const vt_add_norm_args *a, vt_add_norm_params p, error *err);
+
+/**
+ * out[i][M,N_i] = a[M,K] . b[i][N_i,K]^T for two or three weights of one dtype, each with the bits that vt_matmul_bt has for it (on a device: for some choice of its kernels that follows
+ * from the shapes alone). a BF16, out F32. The third is there or not (n_dims 0).
+ */
+enum { VT_SEVERAL = 3 };
+typedef struct vt_several { vt_tensor out[VT_SEVERAL], b[VT_SEVERAL]; } vt_several;
+NODISCARD status vt_matmul_bt_several(vt_queue *q, const vt_tensor *a, const vt_several *parts, error *err);
+
+/** out[M,N] = gate(g, u) with g = a . gate_w[N,K]^T and u = a . up_w[N,K]^T in F32 as vt_matmul_bt; the weights are of one dtype. a BF16, out BF16. silu or gelu (vt_silu_and_mul, vt_gelu_and_mul). */
+NODISCARD status vt_matmul_bt_gated(vt_queue *q, const vt_tensor *out, const vt_tensor *a, const vt_tensor *gate_w, const vt_tensor *up_w, vt_gate gate, error *err);
+
 /** ids[t] = the first place of the largest of x[t,:], or -1 where the row holds a NaN or its largest is not finite. x F32 [T,N], N >= 1; ids I32 [T]. */
 NODISCARD status vt_argmax(vt_queue *q, const vt_tensor *ids, const vt_tensor *x, error *err);
 

@@ -42,7 +42,9 @@ const check_op *check_op_of(vt_op op) {
                                           &check_mul_sigmoid,   &check_causal_conv_silu,
                                           &check_gated_delta,     &check_argmax,
                                           &check_moe_group,       &check_matmul_grouped,
-                                          &check_matmul_grouped_scaled, &check_matmul_grouped_gated};
+                                          &check_matmul_grouped_scaled, &check_matmul_grouped_gated,
+                                          &check_add_norm,        &check_matmul_bt_several,
+                                          &check_matmul_bt_gated};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (ops[i]->op == op) return ops[i];
     return NULL;

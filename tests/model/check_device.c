@@ -521,12 +521,59 @@ static void grouped_rows_step_aside(void **state) {
     assert_true(n >= 3);
 }
 
+static const vt_op fused_ops[] = {VT_OP_ADD_NORM, VT_OP_MATMUL_BT_SEVERAL, VT_OP_MATMUL_BT_GATED};
+enum { N_FUSED = sizeof fused_ops / sizeof fused_ops[0] };
+
+static bool is_fused_op(int op) {
+    for (int i = 0; i < N_FUSED; i++) {
+        if ((int)fused_ops[i] == op) return true;
+    }
+    return false;
+}
+
+/* Ops that stand for several: used where the device has them, each for itself, and stepped aside from where it has not, with the bits of the processor, which never uses them. */
+static void fused_rows_step_aside(void **state) {
+    const reference *a = *state;
+    int n_used = 0;
+    for (int rounded = 0; rounded < 2; rounded++) {
+        support_alone alone = a->alone;
+        headrace_engine *e;
+        headrace_error err = {0};
+        if (rounded) {
+            if (try_load(&e, &err, (const char *const[]){"device", "cpu", "act", "bf16", NULL}) != HEADRACE_OK) continue; /* no weights that take it */
+            assert_false(e->model->has_links || e->model->several != 0 || e->model->gated != 0);
+            support_alone_run(&alone, e, fixture);
+            headrace_free(e);
+        }
+        for (int without = 0; without <= N_FUSED + 1; without++) { /* one of them, none of them, all of them */
+            memset(gpu->removed, 0, sizeof gpu->removed);
+            for (int i = 0; i < N_FUSED; i++) gpu->removed[fused_ops[i]] = i == without || without == N_FUSED + 1;
+            posed_clear(gpu);
+            e = support_load(fixture, "device", "cuda", "act", rounded ? "bf16" : "f32", "threads", "2", "prefix-cache", "false", NULL);
+            assert_int_equal(e->model->has_links, !gpu->removed[VT_OP_ADD_NORM]);
+            assert_int_equal(e->model->several != 0, !gpu->removed[VT_OP_MATMUL_BT_SEVERAL]);
+            assert_int_equal(e->model->gated != 0, !gpu->removed[VT_OP_MATMUL_BT_GATED]);
+            for (int32_t i = 0; i < e->model->recorder.n; i++) {
+                const vt_op op = e->model->recorder.needs[i].op;
+                assert_false(is_fused_op(op) && gpu->removed[op]);
+                n_used += is_fused_op(op) && without == N_FUSED;
+            }
+            assert_int_equal(support_same_bits(&alone, e, 0, 3, 0), 3);
+            headrace_free(e);
+            nothing_left();
+        }
+        if (rounded) support_alone_free(&alone);
+    }
+    memset(gpu->removed, 0, sizeof gpu->removed);
+    assert_true(n_used >= 1);
+}
+
 static void each_op_removed(void **state) {
     const reference *a = *state;
     int n = 0;
     vt_op last = VT_OP_COUNT;
     for (int op = 0; op < VT_OP_COUNT; op++) {
-        if (count_needs(a, (vt_op)op) == 0 || is_grouped_op(op)) continue;
+        if (count_needs(a, (vt_op)op) == 0 || is_grouped_op(op) || is_fused_op(op)) continue;
         memset(gpu->removed, 0, sizeof gpu->removed);
         gpu->removed[op] = true;
         forced_is_refused(a, (vt_op)op, (vt_op)op);
@@ -539,8 +586,8 @@ static void each_op_removed(void **state) {
         n++;
     }
     memset(gpu->removed, 0, sizeof gpu->removed);
-    assert_true(n >= (a->experts ? 10 : 8));
-    if (a->experts) assert_true(count_needs(a, VT_OP_ROUTER_TOPK) > 0 && count_needs(a, VT_OP_MOE_COMBINE) > 0 && count_needs(a, VT_OP_GATHER_ROWS) > 0);
+    assert_true(n >= 8);
+    if (a->experts) assert_true(count_needs(a, VT_OP_ROUTER_TOPK) > 0 && count_needs(a, VT_OP_ADD_NORM) > 0 && count_needs(a, VT_OP_GATHER_ROWS) > 0);
 }
 
 /* An op that this model does not need may be missing; and with all rows there `auto` takes the device. */
@@ -933,7 +980,7 @@ int main(int argc, char **argv) {
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(missed, begin_clean), cmocka_unit_test_setup(missed_refused, begin_clean), cmocka_unit_test_setup(warmed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(rounded, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
-    const struct CMUnitTest rows[] = {cmocka_unit_test_setup(grouped_rows_step_aside, begin_clean), cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
+    const struct CMUnitTest rows[] = {cmocka_unit_test_setup(grouped_rows_step_aside, begin_clean), cmocka_unit_test_setup(fused_rows_step_aside, begin_clean), cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
                                       cmocka_unit_test_setup(passed_over_leaves_nothing, begin_clean), cmocka_unit_test_setup(all_that_is_free, begin_clean),
                                       cmocka_unit_test_setup(unpinned, begin_clean)};
     const struct CMUnitTest faults[] = {cmocka_unit_test_setup(every_fault_of_a_step, begin_clean), cmocka_unit_test_setup(no_page_of_a_failed_step, begin_clean), cmocka_unit_test_setup(every_fault_of_a_load, begin_clean)};

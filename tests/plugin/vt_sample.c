@@ -145,6 +145,25 @@ vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
         s.t[6] = place(&p, VT_F32, 2, 8, 0, 0);
         for (int i = 7; i < 10; i++) s.t[i] = place(&p, VT_I32, 1, 0, 0, 0);
         break;
+    case VT_OP_ADD_NORM: /* x, outs, y with index and weights, its norm, y2 with its norm, the norm behind both, norms of the outs */
+        for (int i = 0; i < 4; i++) s.t[i] = place(&p, i == 2 ? VT_BF16 : a, 2, K, 0, 0);
+        s.t[4] = place(&p, VT_F32, 6, K, 0, 0);
+        s.t[5] = place(&p, VT_I32, 2, 3, 0, 0);
+        s.t[6] = place(&p, VT_F32, 2, 3, 0, 0);
+        for (int i = 7; i < 14; i++) s.t[i] = i == 8 ? place(&p, VT_F32, 2, K, 0, 0) : place(&p, VT_BF16, K, 0, 0, 0);
+        break;
+    case VT_OP_MATMUL_BT_SEVERAL:
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        for (int i = 0; i < VT_SEVERAL; i++) {
+            s.t[i == 0 ? 0 : 1 + 2 * i] = place(&p, c, 2, 3 + i, 0, 0);
+            s.t[i == 0 ? 2 : 2 + 2 * i] = place(&p, b, 3 + i, K, 0, 0);
+        }
+        break;
+    case VT_OP_MATMUL_BT_GATED:
+        s.t[0] = place(&p, c, 2, 3, 0, 0);
+        s.t[1] = place(&p, a, 2, K, 0, 0);
+        for (int i = 2; i < 4; i++) s.t[i] = place(&p, b, 3, K, 0, 0);
+        break;
     case VT_OP_ARGMAX:
         s.t[0] = place(&p, VT_I32, 2, 0, 0, 0);
         s.t[1] = place(&p, a, 2, 8, 0, 0);
@@ -222,6 +241,16 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
         return vt_swiglu_clamp_and_mul(q, &t[0], &t[1], (vt_swiglu_params){1.7f, 7, false}, err);
     case VT_OP_MUL_SIGMOID:
         return vt_mul_sigmoid(q, &t[0], &t[1], &t[2], err);
+    case VT_OP_ADD_NORM: {
+        const vt_add_norm_args args = {t[0], t[4], t[5], t[6], t[7], t[8], t[9], t[10], {t[1], t[2], t[3]}, {t[11], t[12], t[13]}};
+        return vt_add_norm(q, &args, (vt_add_norm_params){1e-5f, 0, 1, {1, 1, 1}}, err);
+    }
+    case VT_OP_MATMUL_BT_SEVERAL: {
+        const vt_several parts = {{t[0], t[3], t[5]}, {t[2], t[4], t[6]}};
+        return vt_matmul_bt_several(q, &t[1], &parts, err);
+    }
+    case VT_OP_MATMUL_BT_GATED:
+        return vt_matmul_bt_gated(q, &t[0], &t[1], &t[2], &t[3], VT_GATE_SILU, err);
     case VT_OP_ARGMAX:
         return vt_argmax(q, &s->t[0], &s->t[1], err);
     case VT_OP_SOFTCAP:

@@ -245,8 +245,8 @@ static void libraries_turned_away(void **state) {
     static const struct {
         const char *folder, *why;
     } bad[] = {
-        {"refuses", "libheadrace-test.so: does not serve backend interface 1: test: this library is for interface 99, not 1"},
-        {"interface", "libheadrace-test.so: has backend interface 7, this program 1"},
+        {"refuses", "libheadrace-test.so: does not serve backend interface 2: test: this library is for interface 99, not 2"},
+        {"interface", "libheadrace-test.so: has backend interface 8, this program 2"},
         {"no_entry", "libheadrace-test.so: has no vt_backend_entry"},
         {"type", "libheadrace-test.so: is a backend for vulkan"},
         {"tables", "libheadrace-test.so: its tables have 8 bytes, expected"},

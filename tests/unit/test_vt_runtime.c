@@ -185,7 +185,7 @@ static void registering(void **state) {
     expect_part(err.text, "there is already one for hip");
     vt_backend v = toy;
     v.type = VT_DEVICE_METAL;
-    v.abi = 2;
+    v.abi = VT_BACKEND_ABI + 1;
     assert_int_equal(vt_runtime_add(rt, &v, toy_rows, 3, &err), STATUS_UNSUPPORTED);
     v.abi = VT_BACKEND_ABI;
     v.size = offsetof(vt_backend, fill);

@@ -76,7 +76,7 @@ static status embed(block_ctx *c, vt_tensor x) {
     return block_scale(c, x, sqrtf((float)c->m->hp.n_embd));
 }
 
-static status layer(block_ctx *c, int l, vt_tensor x) { return block_sandwich_layer(c, l, x, BLOCK_GELU); }
+static status layer(block_ctx *c, int l, vt_tensor x) { return block_sandwich_layer(c, l, x, BLOCK_GELU, 1.0f, true); }
 
 static const char *const hf_names[] = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3", NULL};
 static const char *const gguf_names[] = {"gemma3", NULL};

@@ -248,7 +248,9 @@ static status embed(block_ctx *c, vt_tensor x) {
     return ((const gemma4 *)c->m->priv)->n_ple > 0 ? embed_per_layer(c, x) : STATUS_OK;
 }
 
-/* x += norm(projection(gelu(gate x) * the layer's own input)). */
+static float layer_scale(const gemma4 *own, int l) { return own->layer_scale != NULL ? own->layer_scale[l] : 1.0f; }
+
+/* x = (x + norm(projection(gelu(gate x) * the layer's own input))) * scale: the end of a layer that has one. */
 static status add_per_layer(block_ctx *c, int l, vt_tensor x) {
     model *m = c->m;
     const gemma4 *own = m->priv;
@@ -263,8 +265,9 @@ static status add_per_layer(block_ctx *c, int l, vt_tensor x) {
     TRY(vt_mul_scalar(c->q, &right, &input, 1.0f / sqrtf(2.0f), c->err));
     TRY(vt_gelu_and_mul(c->q, &mid, &pair, c->err));
     TRY(block_linear(c, y, &b, model_weight(m, W_PLE_PROJ, l), NULL));
-    TRY(block_norm(c, y, y, W_PLE_POST_NORM, l));
-    TRY(block_add(c, x, y));
+    block_link last = {.layer = l, .b = {.y = y, .norm = W_PLE_POST_NORM}, .post = NO_NORM, .scale = layer_scale(own, l)};
+    block_link_ahead(c, &last, AHEAD_PRODUCTS);
+    TRY(block_link_run(c, x, &last));
     ws_release(c, mark);
     return STATUS_OK;
 }
@@ -276,59 +279,57 @@ typedef struct dense_half {
 
 static status dense_beside(block_ctx *c, int l, void *ctx) {
     const dense_half *d = ctx;
-    TRY(block_normed_mlp(c, d->out, d->x, l, BLOCK_GELU));
-    return block_norm(c, d->out, d->out, W_MLP_POST_NORM, l);
+    return block_mlp(c, d->out, d->x, l, BLOCK_GELU);
 }
 
 /* The router sees the un-normed stream, brought to unit size and scaled per channel. */
+static float router_scale(const model *m) { return 1.0f / sqrtf((float)m->hp.n_embd); }
+
 static status router_input(block_ctx *c, vt_tensor out, vt_tensor x, int l) {
     TRY(block_norm(c, out, x, W_ROUTER_NORM, l));
-    return block_scale(c, out, 1.0f / sqrtf((float)c->m->hp.n_embd));
+    return block_scale(c, out, router_scale(c->m));
 }
 
-static status experts(block_ctx *c, vt_tensor out, vt_tensor dense, vt_tensor x, int l) {
-    dense_half d = {dense, x};
+/* x += norm(attention(norm x)); x = (x + norm(norm(mlp(norm x)) + norm(experts(norm x)))) * scale. */
+static status layer_with_experts(block_ctx *c, int l, vt_tensor x, float scale, bool is_all) {
+    const int64_t n = c->n_rows, width = c->m->hp.n_embd;
+    const size_t mark = ws_mark(c);
+    vt_tensor dense, h, to_router, to_experts;
+    TRY(ws_take(c, VT_F32, n, width, &dense));
+    TRY(ws_take(c, BLOCK_FEED(c, l, W_GATE, W_UP), n, width, &h));
+    TRY(ws_take(c, VT_F32, n, width, &to_router));
+    TRY(ws_take(c, block_moe_feed_dtype(c, l), n, width, &to_experts));
+    const block_link first = {
+        .layer = l,
+        .b = {.y = dense, .norm = W_ATTN_POST_NORM},
+        .post = NO_NORM,
+        .n_outs = 3,
+        .out = {{h, W_FFN_NORM, l, 1.0f}, {to_router, W_ROUTER_NORM, l, router_scale(c->m)}, {to_experts, W_EXPERTS_NORM, l, 1.0f}},
+    };
+    block_link last = {.layer = l, .b = {.norm = W_EXPERTS_POST_NORM}, .c = {.y = dense, .norm = W_MLP_POST_NORM}, .post = W_FFN_POST_NORM, .scale = scale};
+    dense_half d = {dense, h};
     const block_moe_params p = {
         .router = {.mode = VT_ROUTER_SOFTMAX, .n_groups = 1, .renormalize = true, .scaling = 1.0f},
         .activation = MOE_GELU,
         .router_input = router_input,
         .beside = dense_beside,
         .beside_ctx = &d,
+        .link = &last,
     };
-    const size_t mark = ws_mark(c);
-    vt_tensor routed, h;
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &routed));
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &h));
-    TRY(router_input(c, routed, x, l));
-    TRY(block_norm(c, h, x, W_EXPERTS_NORM, l));
-    TRY(block_moe(c, out, h, routed, l, &p));
-    ws_release(c, mark);
-    return STATUS_OK;
-}
-
-/* x += norm(attention(norm x)); x += norm(norm(mlp(norm x)) + norm(experts(norm x))). */
-static status layer_with_experts(block_ctx *c, int l, vt_tensor x) {
-    const size_t mark = ws_mark(c);
-    vt_tensor dense, moe;
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &dense));
-    TRY(ws_take(c, VT_F32, c->n_rows, c->m->hp.n_embd, &moe));
     TRY(block_normed_attention(c, dense, x, l));
-    TRY(block_norm(c, dense, dense, W_ATTN_POST_NORM, l));
-    TRY(block_add(c, x, dense));
-    TRY(experts(c, moe, dense, x, l));
-    TRY(block_norm(c, moe, moe, W_EXPERTS_POST_NORM, l));
-    TRY(block_add(c, dense, moe));
-    TRY(block_norm(c, dense, dense, W_FFN_POST_NORM, l));
-    TRY(block_add(c, x, dense));
+    TRY(block_link_run(c, x, &first));
+    block_link_ahead(c, &last, is_all ? AHEAD_PRODUCTS : AHEAD_NONE);
+    TRY(block_moe(c, x, to_experts, to_router, l, &p));
     ws_release(c, mark);
     return STATUS_OK;
 }
 
 static status layer(block_ctx *c, int l, vt_tensor x) {
     const gemma4 *own = c->m->priv;
-    TRY(c->m->hp.n_experts > 0 ? layer_with_experts(c, l, x) : block_sandwich_layer(c, l, x, BLOCK_GELU));
-    if (own->n_ple > 0) TRY(add_per_layer(c, l, x));
-    return block_scale(c, x, own->layer_scale != NULL ? own->layer_scale[l] : 1.0f);
+    const bool is_all = own->n_ple == 0;
+    const float scale = is_all ? layer_scale(own, l) : 1.0f;
+    TRY(c->m->hp.n_experts > 0 ? layer_with_experts(c, l, x, scale, is_all) : block_sandwich_layer(c, l, x, BLOCK_GELU, scale, is_all));
+    return is_all ? STATUS_OK : add_per_layer(c, l, x);
 }
 
 static const char *const hf_names[] = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "gemma4_text", "gemma4", NULL};

@@ -392,6 +392,8 @@ static const vt_backend vtable = {
 
 bool cuda_fits_mma(const vt_call *call);
 bool cuda_fits_bf16_mma(const vt_call *call);
+bool cuda_fits_several_mma(const vt_call *call);
+bool cuda_fits_gated_mma(const vt_call *call);
 bool cuda_fits_attention(const vt_call *call);
 bool cuda_fits_scaled(const vt_call *call);
 bool cuda_fits_blocks_mma(const vt_call *call);

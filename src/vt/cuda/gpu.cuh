@@ -81,7 +81,9 @@ GPU_FN uint8_t *gpu_row(const gpu_view &t, int64_t r) {
     if (t.n_dims < 2) return t.data;
     if (t.n_dims == 2) return t.data + r * t.stride[0];
     int64_t off = 0;
-    for (int d = t.n_dims - 2; d > 0; d--) {
+#pragma unroll
+    for (int d = VT_MAX_DIMS - 2; d > 0; d--) { /* dimensions by their numbers alone: a view that is indexed is copied to memory first */
+        if (d > t.n_dims - 2) continue;
         off += r % t.dim[d] * t.stride[d];
         r /= t.dim[d];
     }

@@ -4,6 +4,8 @@
  * every device from compute capability 8.0 on. F16 weights are two BF16 parts, exactly (gpu_mma.cuh). Which of these runs follows from the numbers of rows and columns. */
 #include "vt/cuda/gpu_mma.cuh"
 #include "vt/cuda/gpu_wgmma.cuh"
+#include "vt/cuda/matmul_fused.cuh"
+#include "vt/cuda/matmul_split.cuh"
 
 static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
 
@@ -37,11 +39,16 @@ template <int T, int R, int NA, int NB, int ND> GPU_FN void multiply(float (*d)[
 
 /* A block goes through tiles of 16 NA outputs, a warp a segment of K; as many tiles side by side as there are warps for. NB: groups of eight rows of a. U: tiles of K under way while as
  * many are multiplied. The first weights of the next tile are under way while this one is added up, and those of the first before the activations are there. */
-template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
-    __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
+template <int T, int NA, int NB, int U, few_mode MODE>
+__global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, const __grid_constant__ few_parts f, int n_m, int64_t n_n, int n_tiles,
+                                                                        mma_segments seg) {
+    const int SUMS = NA * NB * 4, OUTPUTS = MODE == FEW_GATED ? 16 : 16 * NA; /* of a thread; of a tile */
+    const bool AT_ONCE = SUMS <= 16;                                          /* all segments meet in shared memory, which has room for them */
+    static_assert(MODE != FEW_GATED || NA == 2, "a gate beside its up");
+    __shared__ float partial[AT_ONCE ? DECODE_WARPS : DECODE_WARPS / 2][32][SUMS + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
     const int side = warp / seg.n, segment = warp % seg.n;
-    const int64_t per_block = (int64_t)(DECODE_WARPS / seg.n) * 16 * NA, step = gridDim.x * per_block;
+    const int64_t per_block = (int64_t)(DECODE_WARPS / seg.n) * OUTPUTS, step = gridDim.x * per_block;
     const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
     const bool AHEAD = NB <= 2; /* few activations are fetched with the weights; more have no registers to wait in */
     const uint8_t *rows[NA][2], *x[NB];
@@ -65,13 +72,22 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
     auto begin = [&](int64_t n0) {
 #pragma unroll
         for (int y = 0; y < NA * 2; y++) {
-            int64_t n = n0 + y * 8 + row;
-            rows[y / 2][y % 2] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+            if constexpr (MODE == FEW_PLAIN) {
+                const int64_t n = n0 + y * 8 + row;
+                rows[y / 2][y % 2] = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+            } else if constexpr (MODE == FEW_GATED) {
+                const int64_t n = n0 + y % 2 * 8 + row;
+                rows[y / 2][y % 2] = f.b[y / 2] + (n < n_n ? n : n_n - 1) * f.b_stride[y / 2] + quad * 16;
+            } else {
+                const few_part p = few_part_at(f, n0);
+                const int64_t n = n0 - p.begin + y * 8 + row;
+                rows[y / 2][y % 2] = p.b + (n < p.n ? n : p.n - 1) * p.b_stride + quad * 16;
+            }
         }
         if (first < end) fetch(first);
     };
     gpu_let_next_start();
-    int64_t n0 = blockIdx.x * per_block + side * 16 * NA;
+    int64_t n0 = blockIdx.x * per_block + side * OUTPUTS;
     begin(n0);
     gpu_await_previous();
 #pragma unroll
@@ -114,35 +130,55 @@ template <int T, int NA, int NB, int U> __global__ void __launch_bounds__(DECODE
                 }
             }
         }
+        const int64_t m_of = quad * 2, n_of = n0 + row;
         if (block0 + step < n_n) {
             if (first < end) fetch_x(first);
             begin(n0 + step);
         }
 
-        /* The segments in ascending order, one at a time through the shared memory. */
-        for (int s = 1; s < seg.n; s++) {
-            const bool there = s * seg.length < n_tiles; /* an empty segment adds nothing */
+        const few_part part = MODE == FEW_SEVERAL ? few_part_at(f, n_of - row) : few_part{NULL, NULL, 0, 0, 0, 0};
+        auto put = [&](int j, float sum, float up) { /* sum j of a thread */
+            const int m = j / 4 % NB * 8 + (int)m_of + j % 2;
+            const int64_t n = n_of + j / (NB * 4) * 16 + j % 4 / 2 * 8;
+            if constexpr (MODE == FEW_GATED) {
+                if (m < n_m && n < n_n) ((uint16_t *)(f.out[0] + m * f.out_stride[0]))[n] = gpu_to_bf16(gpu_gate(f.gate, vt_swiglu_params(), sum, up));
+            } else if constexpr (MODE == FEW_SEVERAL) {
+                if (m < n_m && n - part.begin < part.n) ((float *)(part.out + m * part.out_stride))[n - part.begin] = sum;
+            } else {
+                if (m < n_m && n < n_n) gpu_store(e, m, n, sum);
+            }
+        };
+        const int PUTS = MODE == FEW_GATED ? SUMS / 2 : SUMS;
+
+        /* The segments in ascending order; an empty one adds nothing. */
+        if (AT_ONCE && seg.n > 1) {
+            __syncthreads(); /* the sums of the round before have been read */
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) partial[warp][lane][j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
+            __syncthreads();
+            auto whole = [&](int j) {
+                float sum = partial[side * seg.n][lane][j];
+                for (int s = 1; s < seg.n && s * seg.length < n_tiles; s++) sum += partial[side * seg.n + s][lane][j];
+                return sum;
+            };
+            for (int j = segment; j < PUTS; j += seg.n) put(j, whole(j), MODE == FEW_GATED ? whole(j + PUTS) : 0.0f);
+            continue;
+        }
+        for (int s = 1; s < seg.n; s++) { /* one at a time through the shared memory */
+            const bool there = s * seg.length < n_tiles;
             __syncthreads();
             float *slot = &partial[side][lane][0];
             if (segment == s)
 #pragma unroll
-                for (int j = 0; j < NA * NB * 4; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
+                for (int j = 0; j < SUMS; j++) slot[j] = acc[j / (NB * 4)][j / 4 % NB][j % 4];
             __syncthreads();
             if (segment == 0 && there)
 #pragma unroll
-                for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
+                for (int j = 0; j < SUMS; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] += slot[j];
         }
         if (segment != 0) continue;
 #pragma unroll
-        for (int i = 0; i < NA; i++)
-#pragma unroll
-            for (int g = 0; g < NB; g++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    int m = g * 8 + quad * 2 + j % 2;
-                    int64_t n = n0 + i * 16 + row + j / 2 * 8;
-                    if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
-                }
+        for (int j = 0; j < PUTS; j++) put(j, acc[j / (NB * 4)][j / 4 % NB][j % 4], MODE == FEW_GATED ? acc[1][j / 4 % NB][j % 4] : 0.0f);
     }
 }
 
@@ -249,11 +285,16 @@ template <int BN> __global__ void __launch_bounds__(WGMMA_THREADS, wgmma_blocks<
 /* ---- launching ---- */
 
 /* P: blocks of a multiprocessor. */
+template <int T, int NA, int NB, int U, int P, few_mode MODE>
+static status launch_few(vt_queue *q, const vt_tensor *a, const gpu_view &b, const gpu_epilogue &e, const few_parts &f, int64_t n_n, error *err) {
+    const mma_segments seg = mma_segments_of(a->dim[1]);
+    const int64_t tiles = gpu_ceil(n_n, (MODE == FEW_GATED ? 16 : 16 * NA) * (DECODE_WARPS / seg.n)), most = (int64_t)gpu_device(q)->n_multiprocessors * P;
+    return gpu_launch_early(q, bf16_decode_kernel<T, NA, NB, U, MODE>, (unsigned)(tiles < most ? tiles : most), DECODE_WARPS * 32, err, gpu_view_of(a), b, e, f, (int)a->dim[0], n_n,
+                            (int)(a->dim[1] / MMA_K), seg);
+}
+
 template <int T, int NA, int NB, int U, int P> static status launch_decode(vt_queue *q, const vt_call *call, error *err) {
-    const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
-    const int64_t n_n = call->t[2]->dim[0], tiles = gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), most = (int64_t)gpu_device(q)->n_multiprocessors * P;
-    return gpu_launch_early(q, bf16_decode_kernel<T, NA, NB, U>, (unsigned)(tiles < most ? tiles : most), DECODE_WARPS * 32, err, gpu_view_of(call->t[1]), gpu_view_of(call->t[2]),
-                            gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
+    return launch_few<T, NA, NB, U, P, FEW_PLAIN>(q, call->t[1], gpu_view_of(call->t[2]), gpu_epilogue_of(call), few_parts(), call->t[2]->dim[0], err);
 }
 
 template <int T, int WN, int WM, int X, int Y> static status launch_tiles(vt_queue *q, const vt_call *call, error *err) {
@@ -292,18 +333,29 @@ static int wgmma_width(int64_t n_m, int64_t n_n, int64_t n_multiprocessors) {
     return best;
 }
 
+/* One weight as the only part of several. */
+static status run_split(vt_queue *q, const vt_call *call, error *err) {
+    static const vt_tensor absent = {};
+    vt_call one = *call;
+    few_parts f = {};
+    for (int i = 3; i < 2 * VT_SEVERAL + 1; i++) one.t[i] = &absent;
+    const int64_t n = several_parts(&one, SPLIT_N, &f);
+    return launch_split<FEW_SEVERAL>(q, call->t[1], f, n, err);
+}
+
 template <int T> static status run_bf16(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], sms = gpu_device(q)->n_multiprocessors;
     if (n_m <= 0 || n_n <= 0) return STATUS_OK;
     const int U = T == VT_F16 ? 3 : 4; /* as many as 128 registers hold */
+    const bool wgmma = T == VT_BF16 && cuda_runs_wgmma(q);
+    if (wgmma && n_m > SPLIT_ABOVE && n_m <= DECODE_ROWS && call->op == VT_OP_MATMUL_BT) return run_split(q, call, err);
     if (n_m <= 8) return launch_decode<T, 1, 1, U, 2>(q, call, err);
     if (n_m <= 16) return launch_decode<T, 1, 2, U - 1, 2>(q, call, err);
     if (n_m <= 32) return launch_decode<T, 1, 4, 2, 2>(q, call, err);
-    const bool wgmma = T == VT_BF16 && cuda_runs_wgmma(q);
-    if (n_m <= DECODE_ROWS && !(wgmma && n_n >= sms * 48)) return launch_decode<T, 2, 8, 2, 1>(q, call, err);
+    if (n_m <= DECODE_ROWS && !wgmma) return launch_decode<T, 2, 8, 2, 1>(q, call, err);
     if (wgmma) {
-        switch (n_m <= DECODE_ROWS ? 64 : wgmma_width(n_m, n_n, sms)) {
+        switch (wgmma_width(n_m, n_n, sms)) {
         case 256:
             return launch_wgmma<256>(q, call, err);
         case 192:
@@ -322,9 +374,94 @@ extern "C" status cuda_matmul_bf16_mma(vt_queue *q, const vt_call *call, error *
     return call->t[2]->dtype == VT_F16 ? run_bf16<VT_F16>(q, call, err) : run_bf16<VT_BF16>(q, call, err);
 }
 
+/* ---- several weights, and a gate beside its up ---- */
+
+template <int T> static status run_several(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const vt_tensor *a = call->t[1];
+    const int U = T == VT_F16 ? 3 : 4;
+    const gpu_view none = {};
+    const gpu_epilogue no_epilogue = {};
+    few_parts f = {};
+    if (a->dim[0] <= 0) return STATUS_OK;
+    if (a->dim[0] > DECODE_ROWS) {
+        for (int i = 0; i < VT_SEVERAL; i++) {
+            const vt_call one = fused_part_of(call, i);
+            if (one.t[0]->n_dims != 0) TRY(run_bf16<T>(q, &one, err));
+        }
+        return STATUS_OK;
+    }
+    const bool split = T == VT_BF16 && a->dim[0] > SPLIT_ABOVE && cuda_runs_wgmma(q);
+    const int64_t n = several_parts(call, split ? SPLIT_N : a->dim[0] <= 32 ? 16 : 32, &f);
+    if (n == 0) return STATUS_OK;
+    if (split) return launch_split<FEW_SEVERAL>(q, a, f, n, err);
+    if (a->dim[0] <= 8) return launch_few<T, 1, 1, U, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
+    if (a->dim[0] <= 16) return launch_few<T, 1, 2, U - 1, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
+    if (a->dim[0] <= 32) return launch_few<T, 1, 4, 2, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
+    return launch_few<T, 2, 8, 2, 1, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
+}
+
+extern "C" status cuda_matmul_several_mma(vt_queue *q, const vt_call *call, error *err) {
+    return call->t[2]->dtype == VT_F16 ? run_several<VT_F16>(q, call, err) : run_several<VT_BF16>(q, call, err);
+}
+
+template <int T> static status run_gated(vt_queue *q, const vt_call *call, error *err) {
+    TRY(gpu_enter(q, err));
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[0]->dim[1];
+    const gpu_view none = {};
+    const gpu_epilogue no_epilogue = {};
+    few_parts f = {};
+    if (n_n <= 0) return STATUS_OK;
+    for (int i = 0; i < 2; i++) {
+        const gpu_view b = gpu_view_of(call->t[2 + i]);
+        f.b[i] = b.data, f.b_stride[i] = b.stride[0];
+    }
+    f.gate = (int)call->p.gate;
+    for (int64_t m = 0; m < n_m; m += DECODE_ROWS) { /* many rows have better ways: this one is there for few */
+        const int64_t rows = n_m - m < DECODE_ROWS ? n_m - m : DECODE_ROWS;
+        vt_tensor a = *call->t[1];
+        const gpu_view out = gpu_view_of(call->t[0]);
+        a.data = (uint16_t *)a.data + m * a.stride[0];
+        a.dim[0] = rows;
+        f.out[0] = out.data + m * out.stride[0], f.out_stride[0] = out.stride[0];
+        status rc;
+        if (T == VT_BF16 && rows > SPLIT_ABOVE && cuda_runs_wgmma(q))
+            rc = launch_split<FEW_GATED>(q, &a, f, n_n, err);
+        else if (rows <= 8)
+            rc = launch_few<T, 2, 1, 2, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
+        else if (rows <= 16)
+            rc = launch_few<T, 2, 2, T == VT_F16 ? 1 : 2, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
+        else if (rows <= 32)
+            rc = launch_few<T, 2, 4, 1, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
+        else
+            rc = launch_few<T, 2, 8, 2, 1, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
+        TRY(rc);
+    }
+    return STATUS_OK;
+}
+
+extern "C" status cuda_matmul_gated_mma(vt_queue *q, const vt_call *call, error *err) {
+    return call->t[2]->dtype == VT_F16 ? run_gated<VT_F16>(q, call, err) : run_gated<VT_BF16>(q, call, err);
+}
+
 /* Sixteen bytes at a time, whole tiles of K. */
 extern "C" bool cuda_fits_bf16_mma(const vt_call *call) {
     const vt_tensor *a = call->t[1], *b = call->t[2];
     const int64_t k = a->dim[1];
     return k > 0 && k % MMA_K == 0 && k < INT32_MAX && (uintptr_t)a->data % 16 == 0 && (uintptr_t)b->data % 16 == 0 && a->stride[0] % 8 == 0 && b->stride[0] % 8 == 0;
+}
+
+extern "C" bool cuda_fits_several_mma(const vt_call *call) {
+    for (int i = 0; i < VT_SEVERAL; i++) {
+        const vt_call one = fused_part_of(call, i);
+        if (one.t[0]->n_dims != 0 && !cuda_fits_bf16_mma(&one)) return false;
+    }
+    return true;
+}
+
+extern "C" bool cuda_fits_gated_mma(const vt_call *call) {
+    vt_call one = *call;
+    if (!cuda_fits_bf16_mma(&one)) return false;
+    one.t[2] = call->t[3];
+    return cuda_fits_bf16_mma(&one);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row-wise ops: gathering, normalisation, gated activations, scaling, adding, capping, combining. One block walks one row (or a stretch of
+/* Row-wise ops but norms (norms.cu): gathering, gated activations, scaling, adding, capping, combining. One block walks one row (or a stretch of
  * one); what needs no sum performs the operations of the scalar row and gives its bits. */
 #include "vt/cuda/gpu.cuh"
 #include "vt/cuda/gpu_blocks.cuh"
@@ -216,86 +216,6 @@ extern "C" status cuda_moe_combine(vt_queue *q, const vt_call *call, error *err)
     }
     combine_fn f = {gpu_view_of(call->t[0]), gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_view_of(call->t[3])};
     return each(q, call, f, gpu_n_rows(call->t[0]), gpu_inner(call->t[0]), err);
-}
-
-/* ---- root mean square ---- */
-
-static const int KEPT = 4; /* quads that a thread of rms_norm holds between the sum and its use */
-
-/* Four columns from 4 i on of a row: together where QUADS, else one by one, with 0 behind its end. */
-template <bool QUADS> GPU_FN float4 norm_get(int dtype, const uint8_t *row, int64_t i, int64_t width) {
-    if constexpr (QUADS) {
-        return gpu_get4(dtype, row, i);
-    } else {
-        float v[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = 4 * i + j < width ? gpu_get(dtype, row, 4 * i + j) : 0.0f;
-        return make_float4(v[0], v[1], v[2], v[3]);
-    }
-}
-
-template <bool QUADS> GPU_FN void norm_set(const gpu_view &out, uint8_t *to, const gpu_view &w, int64_t i, int64_t width, float4 v, float scale, float offset) {
-    const float4 wi = w.n_dims ? norm_get<QUADS>(w.dtype, w.data, i, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-    const float r[4] = {(v.x * scale) * (wi.x + offset), (v.y * scale) * (wi.y + offset), (v.z * scale) * (wi.z + offset), (v.w * scale) * (wi.w + offset)};
-    if constexpr (QUADS) {
-        gpu_set4(out.dtype, to, i, make_float4(r[0], r[1], r[2], r[3]));
-    } else {
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (4 * i + j < width) gpu_set(out.dtype, to, 4 * i + j, r[j]);
-    }
-}
-
-/* N threads a row: thread t sums quads t, t + N, ... by fma in the order of columns, then a tree. N follows from the width alone, and QUADS changes how columns are moved, not the order. */
-template <int N, bool QUADS> __global__ void rms_norm_kernel(gpu_view out, gpu_view x, gpu_view w, vt_rms_norm_params p, int64_t n_rows) {
-    gpu_let_next_start();
-    __shared__ float sums[8];
-    const int64_t width = x.dim[x.n_dims - 1], quads = (width + 3) / 4;
-    const int t = threadIdx.x % N;
-    int64_t r = (int64_t)blockIdx.x * (THREADS / N) + threadIdx.x / N;
-    if (r >= n_rows) return; /* whole warps, and with N = THREADS whole blocks */
-    const uint8_t *from = gpu_row(x, r);
-    uint8_t *to = gpu_row(out, r);
-    float4 kept[KEPT];
-    float sum = 0.0f;
-    auto square = [&](float4 v) { sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum)))); };
-#pragma unroll
-    for (int j = 0; j < KEPT; j++) kept[j] = t + j * N < quads ? norm_get<QUADS>(VT_F32, from, t + j * N, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int j = 0; j < KEPT; j++) square(kept[j]);
-    for (int64_t i = t + KEPT * N; i < quads; i += N) square(norm_get<QUADS>(VT_F32, from, i, width));
-    sum = gpu_warp_sum(sum);
-    if (N > 32) {
-        if (t % 32 == 0) sums[t / 32] = sum;
-        __syncthreads();
-        sum = sums[0];
-        for (int i = 1; i < N / 32; i++) sum += sums[i];
-    }
-    const float scale = 1.0f / sqrtf(sum / (float)width + p.eps);
-#pragma unroll
-    for (int j = 0; j < KEPT; j++)
-        if (t + j * N < quads) norm_set<QUADS>(out, to, w, t + j * N, width, kept[j], scale, p.w_offset);
-    for (int64_t i = t + KEPT * N; i < quads; i += N) norm_set<QUADS>(out, to, w, i, width, norm_get<QUADS>(VT_F32, from, i, width), scale, p.w_offset);
-}
-
-template <int N> static void launch_norm(vt_queue *q, const vt_call *call, int64_t n_rows) {
-    const gpu_view out = gpu_view_of(call->t[0]), x = gpu_view_of(call->t[1]), w = gpu_view_of(call->t[2]);
-    const unsigned blocks = (unsigned)gpu_ceil(n_rows, THREADS / N);
-    if (gpu_takes_quads(call->t[0]) && gpu_takes_quads(call->t[1]) && (call->t[2]->n_dims == 0 || gpu_takes_quads(call->t[2])))
-        rms_norm_kernel<N, true><<<blocks, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
-    else
-        rms_norm_kernel<N, false><<<blocks, THREADS, 0, gpu_stream(q)>>>(out, x, w, call->p.rms_norm, n_rows);
-}
-
-extern "C" status cuda_rms_norm(vt_queue *q, const vt_call *call, error *err) {
-    TRY(gpu_enter(q, err));
-    const int64_t n_rows = gpu_n_rows(call->t[0]), width = gpu_inner(call->t[0]);
-    if (n_rows <= 0 || width <= 0) return STATUS_OK;
-    if (width <= 512)
-        launch_norm<32>(q, call, n_rows);
-    else
-        launch_norm<THREADS>(q, call, n_rows);
-    return gpu_launched(call, err);
 }
 
 /* ---- quantisation: one warp a block of 32 or 256 ---- */
