@@ -162,7 +162,7 @@ if [ "$mode" = default ] || [ "$mode" = full ]; then
     fi
     if phase "tsan: build" build tsan; then
         # Everything that starts threads; what only computes is slow here and says nothing (--full runs the kernels too).
-        without='^(test_cli|test_limits_.*|fault_experts_(g|d|qwen3_).*|test_engine_sample|test_vt_math|test_vt_dispatch|test_text_.*|check_kernels|hidden_.*|fixture_.*_published|fixture_.*_wrapped|.*_gguf|f32_.*|llamacpp_.*|embedding_[^l].*|device_faults_[^l].*|schedules_[^l].*|schedules_llama|bf16_.*|(experts|device|fixture)_(gpt-oss|gemma4-moe|gemma4-moe-fp8|qwen3-moe-fp8-block))$'
+        without='^(test_cli|test_limits_.*|fault_experts_(g|d|qwen3_).*|test_engine_sample|test_vt_math|test_vt_dispatch|test_text_.*|check_kernels|hidden_.*|fixture_.*_published|fixture_.*_wrapped|.*_gguf|f32_.*|llamacpp_.*|embedding_[^l].*|device_faults_[^l].*|schedules_[^l].*|schedules_llama|bf16_.*|device_table_.*|(experts|device|fixture)_(gpt-oss|gemma4-moe|gemma4-moe-fp8|qwen3-moe-fp8-block))$'
         [ "$mode" != full ] || without='^(test_cli|test_limits_.*|test_engine_sample|test_vt_math|test_text_.*)$'
         phase "tsan: tests" run_tests tsan build/tsan -LE '^(real|soak|meta|fuzz)$' -E "$without"
     fi
