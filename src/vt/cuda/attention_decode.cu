@@ -5,7 +5,7 @@
 static const int MERGE_THREADS = 128, MAX_SPLITS = 256;
 
 template <bool H, int D, int BK> using narrow = attention_shape_of<H, D, D, 1, 4, 1, BK, 3, false, true>;
-template <bool H> using latent_few = attention_shape_of<H, 576, 512, 1, 4, 1, 32, 3, true, true>;
+template <bool H> using latent_few = attention_shape_of<H, 576, 512, 1, 8, 1, 64, 2, true, true>;
 template <bool H> using latent = attention_shape_of<H, 576, 512, 4, 2, 1, 32, 3, true, true>;
 
 /* One head of one item: its shares in ascending order, weighted by two to the difference of their maximum and the largest. */
@@ -73,5 +73,9 @@ template <bool H> static status by_width(vt_queue *q, const vt_call *call, atten
 }
 
 status attention_decode(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool half, int64_t n_items, bool *fits, error *err) {
+    if (attention_warps_fit(q, a)) {
+        *fits = true;
+        return attention_warps(q, call, a, half, n_items, err);
+    }
     return half ? by_width<true>(q, call, a, n_items, fits, err) : by_width<false>(q, call, a, n_items, fits, err);
 }

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The row of attention on matrix units: which of its kernels a call takes. */
+#include <stdio.h>
+
+#include <atomic>
+
+#include "vt/cuda/attention_limits.cuh"
 #include "vt/cuda/attention_tiles.cuh"
 
 extern "C" status cuda_paged_attention(vt_queue *q, const vt_call *call, error *err);
@@ -22,6 +27,19 @@ static bool whole(const gpu_view &t, uint64_t bytes, int n_strides) {
     uint64_t bits = (uint64_t)(uintptr_t)t.data;
     for (int i = 0; i < n_strides; i++) bits |= (uint64_t)t.stride[i];
     return bits % bytes == 0;
+}
+
+/* Shared memory for no shape of the tiles: the ordinary cores, which is said, once. */
+static status on_ordinary_cores(vt_queue *q, const vt_call *call, error *err) {
+    static std::atomic_flag said = ATOMIC_FLAG_INIT;
+    const cuda_device *d = gpu_device(q);
+    if (!said.test_and_set() && d->host->log) {
+        char line[256];
+        snprintf(line, sizeof line, "cuda: attention over heads of %lld takes the ordinary cores: a block has %d KiB of shared memory, matrix units are used up to heads of %d",
+                 (long long)call->t[2]->dim[3], d->shared_bytes >> 10, cuda_attention_widest(d));
+        d->host->log(d->host->ctx, 1, line);
+    }
+    return cuda_paged_attention(q, call, err);
 }
 
 extern "C" status cuda_paged_attention_mma(vt_queue *q, const vt_call *call, error *err) {
@@ -55,5 +73,5 @@ extern "C" status cuda_paged_attention_mma(vt_queue *q, const vt_call *call, err
             TRY(attention_decode(q, call, &a, half, n_segs, &fits, err));
         }
     }
-    return fits ? STATUS_OK : cuda_paged_attention(q, call, err); /* shared memory for no shape of the tiles: the ordinary cores */
+    return fits ? STATUS_OK : on_ordinary_cores(q, call, err);
 }

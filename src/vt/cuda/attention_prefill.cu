@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention on matrix units for many rows: the shapes of attention_tiles.cuh by the width of a head. */
+#include "vt/cuda/attention_limits.cuh"
 #include "vt/cuda/attention_tiles.cuh"
 
 /* 128 slots, each warp with sixteen of them and all keys, up to 256 wide; 64 slots and warps that share keys and dimensions above. */
@@ -24,6 +25,26 @@ template <class S> static status run(vt_queue *q, const vt_call *call, attention
 /* The shape for wgmma where the device has that, else the other. */
 template <class W, class S> static status either(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {
     return cuda_runs_wgmma(q) ? run<W>(q, call, a, fits, err) : run<S>(q, call, a, fits, err);
+}
+
+/* Widths whose tiles a device has the shared memory for, as by_width takes them. */
+extern "C" int32_t cuda_attention_widest(const cuda_device *d) {
+    vt_queue any = {};
+    any.dev = (decltype(any.dev))(void *)const_cast<cuda_device *>(d);
+    const bool hopper = cuda_runs_wgmma(&any);
+    const struct {
+        int32_t width, bytes, bytes_wgmma;
+    } shapes[] = {{64, narrow<true, 64>::BYTES, narrow<true, 64>::BYTES},
+                  {128, narrow<true, 128>::BYTES, narrow_wgmma<true, 128>::BYTES},
+                  {256, narrow<true, 256>::BYTES, narrow_wgmma<true, 256>::BYTES},
+                  {512, wide<true>::BYTES, wide_wgmma<true>::BYTES},
+                  {CUDA_ATTENTION_WIDTH, latent<true>::BYTES, latent_wgmma<true>::BYTES}};
+    int32_t widest = 0;
+    for (const auto &s : shapes) {
+        if ((hopper ? s.bytes_wgmma : s.bytes) > d->shared_bytes) break;
+        widest = s.width;
+    }
+    return widest;
 }
 
 template <bool H> static status by_width(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool *fits, error *err) {

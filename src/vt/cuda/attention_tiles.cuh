@@ -680,6 +680,9 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) attention_ti
 /* The files that hold the kernels. `*fits` is false, and nothing was launched, where the device lacks the shared memory. */
 status attention_prefill(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool half, bool *fits, error *err);
 status attention_decode(vt_queue *q, const vt_call *call, attention_tiles_args *a, bool half, int64_t n_items, bool *fits, error *err);
+/* attention_warps.cu: decode without tiles in shared memory, where a kv head has few query heads. */
+bool attention_warps_fit(const vt_queue *q, const attention_tiles_args *a);
+status attention_warps(vt_queue *q, const vt_call *call, const attention_tiles_args *a, bool half, int64_t n_items, error *err);
 
 template <class S> static bool attention_has_room(const vt_queue *q) { return S::BYTES <= gpu_device(q)->shared_bytes; }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "vt/backend_manifest.h"
-#include "vt/cuda/cuda_device.cuh"
+#include "vt/cuda/attention_limits.cuh"
 
 /* ---- errors ---- */
 
@@ -156,6 +156,9 @@ static void cuda_describe(void *dev, char *text, size_t n) {
     }
     snprintf(text, n, "%s, compute capability %d.%d, %d multiprocessors, driver for CUDA %d.%d, built with %d.%d", p.name, p.major, p.minor,
              p.multiProcessorCount, driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    const int32_t widest = cuda_attention_widest(d);
+    const size_t used = strlen(text);
+    if (widest < CUDA_ATTENTION_WIDTH && used < n) snprintf(text + used, n - used, ", attention of prompts on matrix units up to heads of %d", widest);
 }
 
 static uint64_t cuda_caps(void *dev) { return ((const cuda_device *)dev)->caps; }
@@ -220,7 +223,8 @@ static status cuda_queue_create(void *dev, void **handle) {
     memset(q, 0, sizeof *q);
     cudaError_t rc = cudaSetDevice(d->index);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess) rc = cudaMalloc(&q->workspace, CUDA_WORKSPACE_BYTES);
+    if (rc == cudaSuccess) rc = cudaMalloc(&q->workspace, CUDA_WORKSPACE_BYTES + CUDA_COUNTER_BYTES);
+    if (rc == cudaSuccess) rc = cudaMemsetAsync((uint8_t *)q->workspace + CUDA_WORKSPACE_BYTES, 0, CUDA_COUNTER_BYTES, q->stream);
     if (rc == cudaSuccess) {
         *handle = q;
         return STATUS_OK;
@@ -248,7 +252,7 @@ static uint64_t cuda_graph_bytes(void *dev) {
 
 static uint64_t cuda_queue_bytes(void *dev) {
     (void)dev;
-    return CUDA_WORKSPACE_BYTES;
+    return CUDA_WORKSPACE_BYTES + CUDA_COUNTER_BYTES;
 }
 
 static cudaStream_t stream_of(void *handle) { return ((cuda_queue *)handle)->stream; }

@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* Device memory of a queue for partial results of attention: taken with the queue, never grown. */
-enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
+/* Device memory of a queue for partial results of attention, and behind them counters of blocks, zero between launches: taken with the queue, never grown. */
+enum { CUDA_COUNTER_BYTES = 64 << 10, CUDA_WORKSPACE_BYTES = (32 << 20) - CUDA_COUNTER_BYTES };
 /* Device memory that a graph takes at most: 2 MiB for up to 1,600 kernels, 4 MiB for 3,200, where it was measured. More are refused. */
 enum { CUDA_GRAPH_BYTES = 4 << 20, CUDA_GRAPH_NODES = 3200 };
 /* The driver maps device memory in pages of this size. */
@@ -31,7 +31,7 @@ typedef struct cuda_device {
 
 typedef struct cuda_queue {
     cudaStream_t stream;
-    void *workspace; /* CUDA_WORKSPACE_BYTES */
+    void *workspace; /* CUDA_WORKSPACE_BYTES, then CUDA_COUNTER_BYTES */
 } cuda_queue;
 
 /** STATUS_OK, or the status of the error with "cuda: WHAT: NAME: text"; err may be NULL. */
