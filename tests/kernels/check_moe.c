@@ -285,7 +285,8 @@ static const char *verify_router(check_case *c, char *text, size_t n) {
 }
 
 static void bench_router(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n_label) {
-    int64_t rows = shape == 0 ? 512 : 2, n_experts = shape == 0 ? 128 : 8, k = shape == 0 ? 8 : 2;
+    static const int64_t shapes[][3] = {{512, 128, 8}, {1, 128, 8}, {64, 128, 8}, {4096, 128, 8}, {2, 8, 2}};
+    const int64_t rows = shapes[shape][0], n_experts = shapes[shape][1], k = shapes[shape][2];
     c->call.p.router = (vt_router_params){VT_ROUTER_SOFTMAX, 1, 1, false, true, 1.0f};
     if (!add_router(c, rows, n_experts, k, false)) return;
     *bytes = (double)(rows * n_experts) * 4.0;
@@ -408,7 +409,7 @@ static void bench_gate(check_case *c, int shape, double *bytes, double *flops, c
 
 const check_op check_matmul_bt_scaled = {VT_OP_MATMUL_BT_SCALED, 12.0, make_scaled, expect_scaled, NULL, bench_scaled, 8};
 const check_op check_matmul_kn = {VT_OP_MATMUL_KN, 12.0, make_kn, expect_kn, NULL, bench_kn, 3};
-const check_op check_router_topk = {VT_OP_ROUTER_TOPK, 0.0, make_router, NULL, verify_router, bench_router, 2};
+const check_op check_router_topk = {VT_OP_ROUTER_TOPK, 0.0, make_router, NULL, verify_router, bench_router, 5};
 const check_op check_moe_combine = {VT_OP_MOE_COMBINE, 8.0, make_combine, expect_combine, NULL, bench_combine, 2};
 const check_op check_swiglu_clamp_and_mul = {VT_OP_SWIGLU_CLAMP_AND_MUL, 8.0, make_swiglu, expect_swiglu, NULL, bench_gate, 2};
 const check_op check_mul_sigmoid = {VT_OP_MUL_SIGMOID, 8.0, make_sigmoid, expect_sigmoid, NULL, bench_gate, 2};

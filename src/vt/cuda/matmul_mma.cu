@@ -3,19 +3,21 @@
  * straight from memory into fragments, a warp a segment of K for sixteen outputs or thirty-two. More: tiles of 128 by 128, or 64 by 64 where
  * those are few, through shared memory; activations are then operand a, whose fragments are made and not loaded, and weights operand b, whose
  * registers lie as they were loaded, so that none is moved. */
+#include "vt/cuda/gpu_launch.cuh"
 #include "vt/cuda/gpu_mma.cuh"
 
 static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
 
 /* ---- few rows ---- */
 
-/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a. */
-template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a; blockIdx.y counts what has more. Where the outputs are few (EARLY) the activations come with
+ * the weights, which are on their way before the kernel in front has ended. */
+template <int T, int NA, int NB, bool EARLY = false> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
     const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
     const int64_t n0 = ((int64_t)blockIdx.x * per_block + warp / seg.n) * 16 * NA;
-    const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
+    const int m0 = blockIdx.y * NB * 8, first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
     const uint8_t *rows[NA][2], *x[NB];
     float acc[NA][NB][4];
 #pragma unroll
@@ -27,26 +29,45 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
         }
 #pragma unroll
     for (int g = 0; g < NB; g++) {
-        int m = g * 8 + row;
+        int m = m0 + g * 8 + row;
         x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 32 : NULL;
 #pragma unroll
         for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
     }
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const int U = NB <= 2 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
+    const int U = EARLY ? 6 : NB <= 2 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
     uint4 next[U][NA][2];
+    float4 next_x[EARLY ? U : 1][2];
     auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
 #pragma unroll
         for (int j = 0; j < U; j++)
 #pragma unroll
             for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
     };
+    auto fetch_x = [&](int i) {
+#pragma unroll
+        for (int j = 0; j < (EARLY ? U : 0) * 2; j++) {
+            const uint4 v = x[0] ? gpu_load16(x[0] + (int64_t)(i + j / 2 < end ? i + j / 2 : end - 1) * 128 + j % 2 * 16) : make_uint4(0, 0, 0, 0);
+            next_x[j / 2][j % 2] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+        }
+    };
     if (first < end) fetch(first);
+    if constexpr (EARLY) {
+        gpu_await_previous();
+        gpu_let_next_start();
+        if (first < end) fetch_x(first);
+    }
     for (int i = first; i < end; i += U) {
         uint4 u[U][NA][2];
+        float4 ux[EARLY ? U : 1][2];
 #pragma unroll
         for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
-        if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
+#pragma unroll
+        for (int j = 0; j < (EARLY ? U : 0) * 2; j++) ux[j / 2][j % 2] = next_x[j / 2][j % 2];
+        if (i + U < end) { /* under way while this stretch is multiplied */
+            fetch(i + U);
+            fetch_x(i + U);
+        }
 #pragma unroll
         for (int j = 0; j < U; j++) {
             if (i + j >= end) break;
@@ -58,6 +79,10 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
                 mma_activation<2> f[GROUP];
 #pragma unroll
                 for (int y = 0; y < GROUP; y++) {
+                    if constexpr (EARLY) {
+                        mma_load_activation(f[y], 0, ux[j][0], ux[j][1]);
+                        continue;
+                    }
                     const float4 *p = (const float4 *)(x[g + y] + (int64_t)(i + j) * 128);
                     mma_load_activation(f[y], 0, x[g + y] ? __ldg(p) : zero, x[g + y] ? __ldg(p + 1) : zero);
                 }
@@ -86,7 +111,7 @@ template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS 
         for (int g = 0; g < NB; g++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                int m = g * 8 + quad * 2 + j % 2;
+                int m = m0 + g * 8 + quad * 2 + j % 2;
                 int64_t n = n0 + i * 16 + row + j / 2 * 8;
                 if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
             }
@@ -195,10 +220,14 @@ template <int T, int WN, int WM, int X, int Y> static status launch_prefill(vt_q
     return gpu_launched(call, err);
 }
 
-template <int T, int NA, int NB> static status launch_decode(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
-    const int64_t n_n = call->t[2]->dim[0];
-    decode_kernel<T, NA, NB><<<(unsigned)gpu_ceil(n_n, 16 * NA * (DECODE_WARPS / seg.n)), DECODE_WARPS * 32, 0, gpu_stream(q)>>>(
-        gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)call->t[1]->dim[0], n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
+static int64_t decode_blocks(int64_t n_n, int na, mma_segments seg) { return gpu_ceil(n_n, 16 * na * (DECODE_WARPS / seg.n)); }
+
+template <int T, int NA, int NB, bool EARLY = false> static status launch_decode(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
+    const dim3 grid((unsigned)decode_blocks(n_n, NA, seg), (unsigned)gpu_ceil(n_m, 8 * NB));
+    const int n_tiles = (int)(call->t[1]->dim[1] / MMA_K);
+    if (EARLY) return gpu_launch_grid(q, decode_kernel<T, NA, NB, EARLY>, grid, DECODE_WARPS * 32, 0, err, gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, n_tiles, seg);
+    decode_kernel<T, NA, NB, EARLY><<<grid, DECODE_WARPS * 32, 0, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, n_tiles, seg);
     return gpu_launched(call, err);
 }
 
@@ -207,8 +236,12 @@ template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
     if (n_m <= 0 || n_n <= 0) return STATUS_OK;
     const mma_segments seg = mma_segments_of(call->t[1]->dim[1]);
+    /* few outputs (a router's): small blocks of rows still fit the device at once */
+    const int64_t blocks = decode_blocks(n_n, 1, seg), at_once = gpu_device(q)->n_multiprocessors;
+    const bool narrow = n_m <= DECODE_ROWS ? blocks * gpu_ceil(n_m, 8) <= at_once : blocks * gpu_ceil(n_m, 16) <= 2 * at_once;
+    if (narrow && n_m <= DECODE_ROWS) return launch_decode<T, 1, 1, true>(q, call, seg, err);
     if (n_m <= 8) return launch_decode<T, 1, 1>(q, call, seg, err);
-    if (n_m <= 16) return launch_decode<T, 1, 2>(q, call, seg, err);
+    if (n_m <= 16 || narrow) return launch_decode<T, 1, 2>(q, call, seg, err);
     if (n_m <= 32) return launch_decode<T, 1, 4>(q, call, seg, err);
     if (n_m <= DECODE_ROWS) return launch_decode<T, 2, 8>(q, call, seg, err);
     const bool few = gpu_ceil(n_m, 128) * gpu_ceil(n_n, 128) < gpu_device(q)->n_multiprocessors;
