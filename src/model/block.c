@@ -150,12 +150,15 @@ status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tens
     return linear(c, out, x, w, bias, act != VT_BF16 ? act : quantised ? q8 : VT_F32);
 }
 
-status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer) {
-    const vt_rms_norm_params p = {
+vt_rms_norm_params block_norm_params(const block_ctx *c, int slot, int layer) {
+    return (vt_rms_norm_params){
         .eps = (float)c->m->hp.norm_eps,
         .w_offset = model_weight_transform(c->m, slot, layer) == WEIGHT_NORM_PLUS_ONE ? 1.0f : 0.0f,
     };
-    return vt_rms_norm(c->q, &out, &x, model_weight(c->m, slot, layer), p, c->err);
+}
+
+status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer) {
+    return vt_rms_norm(c->q, &out, &x, model_weight(c->m, slot, layer), block_norm_params(c, slot, layer), c->err);
 }
 
 status block_norm_plain(block_ctx *c, vt_tensor out, vt_tensor x) {

@@ -59,6 +59,8 @@ NODISCARD status block_linear_several(block_ctx *c, block_act *x, const block_pr
 /** The same with activations that are not rounded to BF16 whatever --act says: for routers, where a rounding may change a choice. */
 NODISCARD status block_linear_f32(block_ctx *c, vt_tensor out, block_act *x, const vt_tensor *w, const vt_tensor *bias);
 
+/** Of the norm with the weight of (slot, layer). */
+vt_rms_norm_params block_norm_params(const block_ctx *c, int slot, int layer);
 /** out = rms_norm(x) with the weight of (slot, layer); its transform is honoured. out F32, where it may be x, or BF16. */
 NODISCARD status block_norm(block_ctx *c, vt_tensor out, vt_tensor x, int slot, int layer);
 /** out = rms_norm(x) with a weight of one. out may be x. */

@@ -62,6 +62,7 @@ typedef struct vt_call {
         vt_rms_norm_params rms_norm;
         vt_rope_params rope;
         vt_attention_params attention;
+        vt_heads_params heads;
         vt_scale_params scale;
         vt_router_params router;
         vt_swiglu_params swiglu;

@@ -127,6 +127,54 @@ status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tensor *x, cons
     return op_check_run(&c, op_check_sig(&c, X, CACHE, -1), X);
 }
 
+/* A norm's weight of one head, or none. */
+static void check_head_norm(op_check *c, const char *name, const vt_tensor *w, int x) {
+    const int at = c->call.n_tensors;
+    if (!op_check_optional(c, name, w, 1, 1)) return;
+    op_check_same_dim(c, at, 0, x, 2);
+    const vt_dtype t = c->rc == STATUS_OK ? c->call.t[at]->dtype : VT_F32;
+    OP_CHECK(c, t == VT_F32 || t == VT_F16 || t == VT_BF16, "%s is %s, expected f32, f16 or bf16", name, vt_dtype_name(t));
+}
+
+status vt_prepare_heads(vt_queue *q, const vt_heads *heads, const vt_rows *rows, vt_heads_params p, error *err) {
+    enum { Q, K, V, Q_NORM, K_NORM, INV_FREQ, K_CACHE, V_CACHE };
+    op_check c = op_check_begin(q, VT_OP_PREPARE_HEADS, err);
+    op_check_out(&c, "q", &heads->q, 3, 3);
+    op_check_in(&c, "k", &heads->k, 3, 3);
+    op_check_dtype(&c, K, VT_F32);
+    op_check_same_dim(&c, K, 0, Q, 0);
+    op_check_same_dim(&c, K, 2, Q, 2);
+    if (op_check_optional(&c, "v", &heads->v, 3, 3)) {
+        op_check_dtype(&c, V, VT_F32);
+        op_check_same_shape(&c, V, K);
+    }
+    check_head_norm(&c, "q_norm", &heads->q_norm, Q);
+    check_head_norm(&c, "k_norm", &heads->k_norm, Q);
+    if (op_check_optional(&c, "inv_freq", &heads->inv_freq, 1, 1)) {
+        op_check_dtype(&c, INV_FREQ, VT_F32);
+        OP_CHECK(&c, op_check_dim(&c, INV_FREQ, 0) <= op_check_dim(&c, Q, 2) / 2, "inv_freq has %lld frequencies, more than half of %lld dimensions", (long long)op_check_dim(&c, INV_FREQ, 0),
+                 (long long)op_check_dim(&c, Q, 2));
+    }
+    op_check_out(&c, "k_cache", &heads->k_cache, 4, 4);
+    op_check_out(&c, "v_cache", &heads->v_cache, 4, 4);
+    OP_CHECK(&c, heads->k_cache.dtype == heads->v_cache.dtype, "k_cache is %s, v_cache is %s", vt_dtype_name(heads->k_cache.dtype), vt_dtype_name(heads->v_cache.dtype));
+    op_check_same_shape(&c, V_CACHE, K_CACHE);
+    op_check_same_dim(&c, K, 1, K_CACHE, 1);
+    op_check_same_dim(&c, K, 2, K_CACHE, 3);
+    check_rows(&c, rows, Q, K_CACHE);
+    OP_CHECK(&c, op_check_dim(&c, Q, 2) <= VT_HEADS_WIDTH, "heads of %lld dimensions, at most %d", (long long)op_check_dim(&c, Q, 2), VT_HEADS_WIDTH);
+    const int written[] = {Q, K_CACHE, V_CACHE};
+    for (int w = 0; w < 3; w++)
+        for (int i = 0; c.rc == STATUS_OK && i < c.call.n_tensors; i++)
+            if (i != written[w]) op_check_apart(&c, written[w], i);
+    OP_CHECK(&c, isfinite(p.norm.eps) && p.norm.eps >= 0, "eps is %g", (double)p.norm.eps);
+    OP_CHECK(&c, isfinite(p.norm.w_offset), "w_offset is %g", (double)p.norm.w_offset);
+    OP_CHECK(&c, p.rope.pairing == VT_ROPE_HALF || p.rope.pairing == VT_ROPE_ADJACENT, "no such pairing (%d)", (int)p.rope.pairing);
+    OP_CHECK(&c, isfinite(p.rope.mscale), "mscale is %g", (double)p.rope.mscale);
+    c.call.p.heads = p;
+    return op_check_run(&c, op_check_sig(&c, Q, K_CACHE, -1), K);
+}
+
 status vt_paged_attention(vt_queue *q, const vt_tensor *out, const vt_tensor *query, const vt_tensor *k, const vt_tensor *v,
                           const vt_rows *rows, const vt_tensor *sinks, vt_attention_params p, error *err) {
     enum { OUT, QUERY, K, V, POS, ROW_SEG, PAGES, SINKS };

@@ -76,6 +76,18 @@ typedef struct vt_rows { vt_tensor pos, row_seg, pages; } vt_rows;
 NODISCARD status vt_kv_write(vt_queue *q, const vt_tensor *cache, const vt_tensor *x, const vt_rows *rows, error *err);
 
 /**
+ * What the heads of a step's rows go through between products and attention:
+ *   q = rope(rms_norm(q, q_norm)), in place;  place in k_cache = rope(rms_norm(k, k_norm));  place in v_cache = rms_norm(v) where p.v_norm, else v
+ * q F32 [T,Hq,D]; k, v F32 [T,Hkv,D], unchanged, D <= VT_HEADS_WIDTH; without v (n_dims 0) k as it came takes its place. Norms are over a head, with a weight F32, F16 or BF16 [D] (without
+ * one no norm; v's has a weight of one and no w_offset), rotations with inv_freq (n_dims 0: none), places of rows and dtypes of caches as vt_kv_write. Each step does what its op alone does
+ * on the same device, with the bits of that (NUMERICS.md).
+ */
+enum { VT_HEADS_WIDTH = 512 };
+typedef struct vt_heads { vt_tensor q, k, v, q_norm, k_norm, inv_freq, k_cache, v_cache; } vt_heads;
+typedef struct vt_heads_params { vt_rms_norm_params norm; vt_rope_params rope; bool v_norm; } vt_heads_params;
+NODISCARD status vt_prepare_heads(vt_queue *q, const vt_heads *heads, const vt_rows *rows, vt_heads_params p, error *err);
+
+/**
  * Causal attention over pages. q F32 [T, Hq, D]; k, v caches [n_pages, Hkv, page_tokens, D] of one dtype, Hq a multiple of Hkv; out F32 or BF16 [T, Hq, D].
  * Row t, head h, positions j in max(0, pos - window + 1) .. pos (window 0 = all), kv head h / (Hq / Hkv):
  *   s_j = scale * dot(q, k_j), softcap > 0: s_j = softcap * tanh(s_j / softcap); out = sum softmax(s)_j v_j.

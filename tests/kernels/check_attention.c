@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of rope, kv_write and paged_attention. */
+/* Cases of rope, kv_write, prepare_heads and paged_attention. */
 #include "check_case.h"
 
 #include <math.h>
@@ -189,6 +189,152 @@ static void bench_kv_write(check_case *c, int shape, double *bytes, double *flop
     snprintf(label, n, "rows=%lld heads=%lld d=%lld", (long long)rows, (long long)heads, (long long)d);
 }
 
+/* prepare_heads */
+
+enum { HEADS_Q, HEADS_K, HEADS_V, HEADS_Q_NORM, HEADS_K_NORM, HEADS_FREQ, HEADS_K_CACHE, HEADS_V_CACHE, HEADS_POS, HEADS_SEG, HEADS_PAGES };
+
+static bool add_heads(check_case *c, int64_t rows, int64_t n_q, int64_t n_kv, int64_t d, int64_t pairs, bool pad) {
+    rng *r = &c->r;
+    const vt_dtype cache = (vt_dtype)c->row->sig.dtype[1], weights[] = {VT_F32, VT_F16, VT_BF16};
+    if (CASE_ADD(c, VT_F32, pad, rows, n_q, d) < 0 || CASE_ADD(c, VT_F32, pad, rows, n_kv, d) < 0) return false;
+    if (pad && rng_one_in(r, 4))
+        case_add_absent(c); /* values are keys */
+    else if (CASE_ADD(c, VT_F32, pad, rows, n_kv, d) < 0)
+        return false;
+    for (int i = HEADS_Q_NORM; i <= HEADS_K_NORM; i++) {
+        if (pad && rng_one_in(r, 4))
+            case_add_absent(c);
+        else if (CASE_ADD(c, weights[rng_below(r, 3)], false, d) < 0)
+            return false;
+    }
+    if (pad && rng_one_in(r, 5))
+        case_add_absent(c);
+    else if (CASE_ADD(c, VT_F32, false, pairs) < 0)
+        return false;
+    for (int i = 0; i < 2; i++)
+        if (CASE_ADD(c, cache, pad, a_step.n_pages, n_kv, a_step.page_tokens, d) < 0) return false;
+    if (!add_rows(c, &a_step, rows)) return false;
+    for (int i = HEADS_Q; i <= HEADS_V; i++) case_fill(c, i, 2.0);
+    for (int i = HEADS_Q_NORM; i <= HEADS_K_NORM; i++) case_fill(c, i, 1.0);
+    for (int64_t p = 0; c->t[HEADS_FREQ].n_dims && p < pairs; p++) ((float *)c->t[HEADS_FREQ].data)[p] = (float)pow(10000.0, -2.0 * (double)p / (double)d);
+    c->call.p.heads = (vt_heads_params){{1e-6f, rng_one_in(r, 2) ? 1.0f : 0.0f}, {rng_one_in(r, 2) ? VT_ROPE_HALF : VT_ROPE_ADJACENT, rng_one_in(r, 2) ? 1.0f : 1.19f}, rng_one_in(r, 2)};
+    c->outputs = 1u << HEADS_Q | 1u << HEADS_K_CACHE | 1u << HEADS_V_CACHE;
+    return true;
+}
+
+static bool make_heads(check_case *c, int64_t i) {
+    rng *r = &c->r;
+    make_step(c, &a_step, 1 + rng_below(r, 3), 60, 9);
+    const int64_t d = RNG_PICK(r, 1, 2, 5, 16, 34, 64, 66, 96, 128, 256, 512), n_kv = 1 + rng_below(r, 3), rows = i == 1 ? 0 : a_step.total_rows;
+    const int64_t pairs = rng_one_in(r, 3) ? rng_below(r, d / 2 + 1) : d / 2;
+    c->special = i % 8 == 5;
+    if (!add_heads(c, rows, n_kv * RNG_PICK(r, 1, 2, 4, 8), n_kv, d, pairs, true)) return false;
+    c->by_row = 1u << HEADS_Q | 1u << HEADS_K | 1u << HEADS_POS | 1u << HEADS_SEG;
+    if (c->t[HEADS_V].n_dims) c->by_row |= 1u << HEADS_V;
+    c->n_rows = rows;
+    return true;
+}
+
+/* x_row as a head of this kind becomes, into x_row; y_row: what rounding of each element scales with. */
+static void head_in_double(const check_case *c, int kind, int64_t t, int64_t d) {
+    const vt_heads_params *p = &c->call.p.heads;
+    const vt_tensor *w = &c->t[kind == HEADS_Q ? HEADS_Q_NORM : HEADS_K_NORM], *freq = &c->t[HEADS_FREQ];
+    static double weight[MAX_HEAD];
+    if (kind == HEADS_V ? p->v_norm : w->n_dims != 0) {
+        double sum = 0.0;
+        for (int64_t i = 0; i < d; i++) sum += x_row[i] * x_row[i];
+        for (int64_t i = 0; i < d; i++) weight[i] = 1.0;
+        if (kind != HEADS_V) {
+            decode_row(w->dtype, w->data, d, weight);
+            for (int64_t i = 0; i < d; i++) weight[i] += (double)p->norm.w_offset;
+        }
+        for (int64_t i = 0; i < d; i++) x_row[i] = x_row[i] / sqrt(sum / (double)d + (double)p->norm.eps) * weight[i];
+    }
+    for (int64_t i = 0; i < d; i++) y_row[i] = fabs(x_row[i]);
+    if (kind == HEADS_V || freq->n_dims == 0) return;
+    const bool half = p->rope.pairing == VT_ROPE_HALF;
+    for (int64_t i = 0; i < freq->dim[0]; i++) {
+        const float angle = (float)((const int32_t *)c->t[HEADS_POS].data)[t] * ((const float *)freq->data)[i];
+        const double co = cos((double)angle) * (double)p->rope.mscale, si = sin((double)angle) * (double)p->rope.mscale;
+        const int64_t i0 = half ? i : 2 * i, i1 = half ? i + freq->dim[0] : 2 * i + 1;
+        const double a = x_row[i0], b = x_row[i1];
+        x_row[i0] = a * co - b * si;
+        x_row[i1] = b * co + a * si;
+        y_row[i0] = y_row[i1] = fabs(a) + fabs(b);
+    }
+}
+
+/* Elements of this head: as computed in F32, then rounded to the dtype they are kept in. */
+static bool head_is_near(vt_dtype kept, int64_t d, const double *got, int64_t *at) {
+    const double unit = kept == VT_F32 ? 0.0 : kept == VT_F16 ? 0x1p-11 : 0x1p-8, least = kept == VT_F16 ? 0x1p-25 : 0x1p-133;
+    for (*at = 0; *at < d; ++*at) {
+        const double want = x_row[*at], allowed = 16.0 * 0x1p-23 * y_row[*at] + unit * (fabs(want) + 16.0 * 0x1p-23 * y_row[*at]) + least;
+        if (!(fabs(want - got[*at]) <= allowed)) return false;
+    }
+    return true;
+}
+
+/* The input of a head, which for q lies in what the case remembers of it: it was overwritten. */
+static void input_row(const check_case *c, int index, int64_t r, int64_t d) {
+    const vt_tensor *x = &c->t[index];
+    const slot *s = &c->slots[index];
+    decode_row(VT_F32, index == HEADS_Q ? s->image + (tensor_row_at(x, r) - s->watched) : tensor_row_at(x, r), d, x_row);
+}
+
+static const char *verify_heads(check_case *c, char *text, size_t n) {
+    static double got[MAX_HEAD];
+    static uint8_t seen[2][1 << 23];
+    const int64_t rows = c->t[HEADS_Q].dim[0], d = c->t[HEADS_Q].dim[2];
+    for (int i = 0; i < 2; i++) {
+        const slot *s = &c->slots[HEADS_K_CACHE + i];
+        if ((size_t)(s->end - s->begin) > sizeof seen[i]) return "the case is too large";
+        memset(seen[i], 0, (size_t)(s->end - s->begin));
+    }
+    for (int kind = HEADS_Q; kind <= HEADS_V; kind++) {
+        const int from = kind == HEADS_V && c->t[HEADS_V].n_dims == 0 ? HEADS_K : kind;
+        const vt_tensor *x = &c->t[from], *cache = &c->t[kind == HEADS_V ? HEADS_V_CACHE : HEADS_K_CACHE];
+        for (int64_t r = 0; r < rows * x->dim[1]; r++) {
+            const int64_t t = r / x->dim[1], h = r % x->dim[1];
+            const vt_dtype kept = kind == HEADS_Q ? VT_F32 : cache->dtype;
+            const uint8_t *to = kind == HEADS_Q ? tensor_row_at(x, r) : place(cache, &c->t[HEADS_PAGES], ((const int32_t *)c->t[HEADS_SEG].data)[t], h, ((const int32_t *)c->t[HEADS_POS].data)[t]);
+            if (kind != HEADS_Q) memset(seen[kind - HEADS_K] + (to - c->slots[kind == HEADS_K ? HEADS_K_CACHE : HEADS_V_CACHE].begin), 1, (size_t)d * vt_dtype_block_bytes(kept));
+            if (c->special) continue;
+            input_row(c, from, r, d);
+            head_in_double(c, kind, t, d);
+            decode_row(kept, to, d, got);
+            int64_t at;
+            if (head_is_near(kept, d, got, &at)) continue;
+            snprintf(text, n, "%c row %lld head %lld element %lld: %.9g, expected %.9g", "qkv"[kind], (long long)t, (long long)h, (long long)at, got[at], x_row[at]);
+            return text;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        const slot *s = &c->slots[HEADS_K_CACHE + i];
+        for (int64_t b = 0; b < s->end - s->begin; b++) {
+            if (seen[i][b] || s->begin[b] == s->image[s->begin - s->watched + b]) continue;
+            snprintf(text, n, "byte %lld of a cache, no row's place, changed", (long long)b);
+            return text;
+        }
+    }
+    return NULL;
+}
+
+/* Gemma 4's layers: a decoded row, many sequences, a prompt; at last a small one. */
+static void bench_heads(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n) {
+    static const int64_t shapes[][4] = {{1, 16, 8, 256}, {1, 16, 2, 512}, {64, 16, 8, 256}, {4096, 16, 8, 256}, {4096, 16, 2, 512}, {2, 2, 1, 64}};
+    const int64_t rows = shapes[shape][0], n_q = shapes[shape][1], n_kv = shapes[shape][2], d = shapes[shape][3];
+    a_step = (step){.n_segs = 1, .length = {rows}, .n_rows = {rows}, .page_tokens = 16, .n_pages = (rows + 15) / 16, .max_pages = (rows + 15) / 16};
+    for (int64_t p = 0; p < a_step.max_pages; p++) a_step.page[0][p] = (int32_t)p;
+    if (!add_heads(c, rows, n_q, n_kv, d, d / 2, false)) {
+        c->n = 0;
+        return;
+    }
+    c->call.p.heads = (vt_heads_params){{1e-6f, 0.0f}, {VT_ROPE_HALF, 1.0f}, true};
+    *bytes = (double)(rows * d) * ((double)n_q * 8.0 + 2.0 * (double)n_kv * (4.0 + (double)vt_dtype_block_bytes(c->t[HEADS_K_CACHE].dtype)));
+    *flops = 0.0;
+    snprintf(label, n, "rows=%lld heads=%lld kv=%lld d=%lld", (long long)rows, (long long)n_q, (long long)n_kv, (long long)d);
+}
+
 /* paged_attention */
 
 enum { OUT, QUERY, K, V, POS, SEG, PAGES, SINKS };
@@ -351,7 +497,8 @@ static const struct attention_bench {
 } attention_benches[] = {{1, 1, 16384, 8, 4, 128, 0},      {1, 256, 1024, 2, 4, 128, 0},  {1, 1, 16384, 1, 8, 256, 0},   {1, 4096, 4096, 8, 2, 256, 1024},
                          {1, 4096, 4096, 4, 4, 512, 0},    {1, 4096, 4096, 2, 8, 512, 0}, {64, 64, 4064, 8, 2, 256, 0},  {64, 64, 4064, 2, 8, 512, 0},
                          {64, 64, 4064, 8, 2, 256, 1024},  {1, 1, 512, 8, 2, 256, 1024},  {1, 1, 512, 2, 8, 512, 0},     {1, 1, 100000, 2, 8, 512, 0},
-                         {16, 16, 4096, 1, 16, 576, 0},    {8, 520, 2048, 8, 2, 256, 0},  {1, 512, 65536, 2, 8, 512, 0}, {1, 2, 40, 2, 2, 32, 0}};
+                         {16, 16, 4096, 1, 16, 576, 0},    {8, 520, 2048, 8, 2, 256, 0},  {1, 512, 65536, 2, 8, 512, 0}, {1, 1, 96, 8, 2, 256, 1024},
+                         {1, 1, 96, 2, 8, 512, 0},       {64, 64, 96, 8, 2, 256, 0},      {64, 64, 96, 2, 8, 512, 0},    {1, 1, 2048, 8, 4, 128, 0},  {1, 2, 40, 2, 2, 32, 0}};
 
 /* Sequences of one length, pages in order; all rows in the first but one each in the others. */
 static bool add_bench_rows(check_case *c, const struct attention_bench *b, int64_t pages) {
@@ -412,5 +559,6 @@ none:
 
 const check_op check_rope = {VT_OP_ROPE, 4.0, make_rope, expect_rope, NULL, bench_rope, 3};
 const check_op check_kv_write = {VT_OP_KV_WRITE, 0.0, make_kv_write, NULL, verify_kv_write, bench_kv_write, 2};
+const check_op check_prepare_heads = {VT_OP_PREPARE_HEADS, 16.0, make_heads, NULL, verify_heads, bench_heads, 6};
 const check_op check_paged_attention = {VT_OP_PAGED_ATTENTION, 8.0, make_attention, expect_attention, NULL, bench_attention,
                                          (int)(sizeof attention_benches / sizeof attention_benches[0])};

@@ -113,7 +113,7 @@ typedef struct check_op {
 
 const check_op *check_op_of(vt_op op);
 extern const check_op check_matmul_bt, check_matmul_bt_alpha_beta, check_quantize_rows, check_gather_rows, check_rms_norm, check_rope,
-    check_kv_write, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled,
+    check_kv_write, check_prepare_heads, check_paged_attention, check_silu_and_mul, check_gelu_and_mul, check_mul_scalar, check_add, check_matmul_bt_scaled,
     check_matmul_kn, check_router_topk, check_moe_combine, check_swiglu_clamp_and_mul, check_mul_sigmoid, check_softcap,
     check_causal_conv_silu, check_gated_delta, check_moe_group, check_matmul_grouped, check_matmul_grouped_scaled, check_matmul_grouped_gated, check_argmax,
     check_add_norm, check_matmul_bt_several, check_matmul_bt_gated;

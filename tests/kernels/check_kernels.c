@@ -33,7 +33,7 @@ const check_op *check_op_of(vt_op op) {
     static const check_op *const ops[] = {&check_matmul_bt,     &check_matmul_bt_alpha_beta,
                                           &check_quantize_rows, &check_gather_rows,
                                           &check_rms_norm,      &check_rope,
-                                          &check_kv_write,      &check_paged_attention,
+                                          &check_kv_write,      &check_prepare_heads, &check_paged_attention,
                                           &check_silu_and_mul,  &check_gelu_and_mul,
                                           &check_mul_scalar,    &check_add,
                                           &check_softcap,       &check_matmul_bt_scaled,

@@ -568,12 +568,34 @@ static void fused_rows_step_aside(void **state) {
     assert_true(n_used >= 1);
 }
 
+/* Without the row that prepares all heads at once, norms, rotations and the cache go one by one, with the bits. */
+static void heads_step_aside(void **state) {
+    const reference *a = *state;
+    for (int removed = 0; removed < 2; removed++) {
+        memset(gpu->removed, 0, sizeof gpu->removed);
+        gpu->removed[VT_OP_PREPARE_HEADS] = removed != 0;
+        posed_clear(gpu);
+        headrace_engine *e = support_load(fixture, "device", "cuda", "threads", "2", NULL);
+        bool together = false, apart = false;
+        for (int32_t i = 0; i < e->model->recorder.n; i++) {
+            together = together || e->model->recorder.needs[i].op == VT_OP_PREPARE_HEADS;
+            apart = apart || e->model->recorder.needs[i].op == VT_OP_KV_WRITE;
+        }
+        assert_true(together == (count_needs(a, VT_OP_PREPARE_HEADS) > 0 && !removed));
+        assert_true(apart || !removed);
+        assert_int_equal(support_same_bits(&a->alone, e, 0, 2, 0), 2);
+        headrace_free(e);
+        nothing_left();
+    }
+    memset(gpu->removed, 0, sizeof gpu->removed);
+}
+
 static void each_op_removed(void **state) {
     const reference *a = *state;
     int n = 0;
     vt_op last = VT_OP_COUNT;
     for (int op = 0; op < VT_OP_COUNT; op++) {
-        if (count_needs(a, (vt_op)op) == 0 || is_grouped_op(op) || is_fused_op(op)) continue;
+        if (count_needs(a, (vt_op)op) == 0 || is_grouped_op(op) || is_fused_op(op) || op == VT_OP_PREPARE_HEADS) continue;
         memset(gpu->removed, 0, sizeof gpu->removed);
         gpu->removed[op] = true;
         forced_is_refused(a, (vt_op)op, (vt_op)op);
@@ -586,7 +608,7 @@ static void each_op_removed(void **state) {
         n++;
     }
     memset(gpu->removed, 0, sizeof gpu->removed);
-    assert_true(n >= 8);
+    assert_true(n >= 6);
     if (a->experts) assert_true(count_needs(a, VT_OP_ROUTER_TOPK) > 0 && count_needs(a, VT_OP_ADD_NORM) > 0 && count_needs(a, VT_OP_GATHER_ROWS) > 0);
 }
 
@@ -980,7 +1002,7 @@ int main(int argc, char **argv) {
     log_set(on_log, NULL, LOG_LEVEL_WARN);
     gpu = posed_add(VT_DEVICE_CUDA);
     const struct CMUnitTest bits[] = {cmocka_unit_test_setup(resident, begin_clean), cmocka_unit_test_setup(streamed, begin_clean), cmocka_unit_test_setup(missed, begin_clean), cmocka_unit_test_setup(missed_refused, begin_clean), cmocka_unit_test_setup(warmed, begin_clean), cmocka_unit_test_setup(generated, begin_clean), cmocka_unit_test_setup(captured, begin_clean), cmocka_unit_test_setup(rounded, begin_clean), cmocka_unit_test_setup(capture_fails, begin_clean)};
-    const struct CMUnitTest rows[] = {cmocka_unit_test_setup(grouped_rows_step_aside, begin_clean), cmocka_unit_test_setup(fused_rows_step_aside, begin_clean), cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
+    const struct CMUnitTest rows[] = {cmocka_unit_test_setup(grouped_rows_step_aside, begin_clean), cmocka_unit_test_setup(fused_rows_step_aside, begin_clean), cmocka_unit_test_setup(heads_step_aside, begin_clean), cmocka_unit_test_setup(each_op_removed, begin_clean), cmocka_unit_test_setup(what_is_not_needed, begin_clean), cmocka_unit_test_setup(memory_decides_too, begin_clean),
                                       cmocka_unit_test_setup(passed_over_leaves_nothing, begin_clean), cmocka_unit_test_setup(all_that_is_free, begin_clean),
                                       cmocka_unit_test_setup(unpinned, begin_clean)};
     const struct CMUnitTest faults[] = {cmocka_unit_test_setup(every_fault_of_a_step, begin_clean), cmocka_unit_test_setup(no_page_of_a_failed_step, begin_clean), cmocka_unit_test_setup(every_fault_of_a_load, begin_clean)};

@@ -70,6 +70,17 @@ vt_sample vt_sample_make(vt_op op, vt_sig sig, vt_device_id dev, void *data) {
         s.t[1] = place(&p, a, 1, 2, 8, 0);
         place_rows(&s, &p, 2);
         break;
+    case VT_OP_PREPARE_HEADS:
+        s.t[0] = place(&p, a, 1, 4, 8, 0);
+        s.t[1] = place(&p, VT_F32, 1, 2, 8, 0);
+        s.t[2] = place(&p, VT_F32, 1, 2, 8, 0);
+        s.t[3] = place(&p, VT_F32, 8, 0, 0, 0);
+        s.t[4] = place(&p, VT_F32, 8, 0, 0, 0);
+        s.t[5] = place(&p, VT_F32, 4, 0, 0, 0);
+        s.t[6] = place(&p, b, 1, 2, 16, 8);
+        s.t[7] = place(&p, b, 1, 2, 16, 8);
+        place_rows(&s, &p, 8);
+        break;
     case VT_OP_PAGED_ATTENTION:
         s.t[0] = place(&p, c, 1, 4, 8, 0);
         s.t[1] = place(&p, a, 1, 4, 8, 0);
@@ -219,6 +230,8 @@ status vt_sample_run(const vt_sample *s, vt_queue *q, error *err) {
         return vt_rope(q, &t[0], &t[1], &t[2], (vt_rope_params){VT_ROPE_HALF, 1}, err);
     case VT_OP_KV_WRITE:
         return vt_kv_write(q, &t[0], &t[1], &(vt_rows){t[2], t[3], t[4]}, err);
+    case VT_OP_PREPARE_HEADS:
+        return vt_prepare_heads(q, &(vt_heads){t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]}, &(vt_rows){t[8], t[9], t[10]}, (vt_heads_params){{1e-5f, 0}, {VT_ROPE_HALF, 1}, true}, err);
     case VT_OP_PAGED_ATTENTION:
         return vt_paged_attention(q, &t[0], &t[1], &t[2], &t[3], &(vt_rows){t[4], t[5], t[6]}, &t[7], (vt_attention_params){1, 0, 0}, err);
     case VT_OP_SILU_AND_MUL:

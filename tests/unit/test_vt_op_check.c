@@ -87,6 +87,7 @@ static const struct {
 
 static vt_sig sample_sig(vt_op op) {
     if (op == VT_OP_ROPE) return vt_sig_make(VT_F32, VT_NONE, VT_NONE);
+    if (op == VT_OP_PREPARE_HEADS) return vt_sig_make(VT_F32, VT_F32, VT_NONE);
     return vt_sig_make(VT_F32, VT_F32, VT_F32);
 }
 
@@ -125,7 +126,7 @@ static void every_argument(void **state) {
                 err = (error){0};
                 status rc = vt_sample_run(&s, &queue, &err);
                 n++;
-                if (spoils[k].optional_ok && ((op == VT_OP_RMS_NORM && t == 2) || (op == VT_OP_ROUTER_TOPK && t >= 3) || (op == VT_OP_ADD_NORM && is_optional_of_add_norm(t)))) {
+                if (spoils[k].optional_ok && ((op == VT_OP_RMS_NORM && t == 2) || (op == VT_OP_ROUTER_TOPK && t >= 3) || (op == VT_OP_ADD_NORM && is_optional_of_add_norm(t)) || (op == VT_OP_PREPARE_HEADS && t >= 2 && t <= 5))) {
                     sound(rc, &err);
                     continue;
                 }
