@@ -15,6 +15,8 @@ enum {
     PAGE_TOKENS = 16,
     DEFAULT_CTX = 4096,
     MAX_HEAD_ROWS = 64,
+    PROCESS_BYTES = 4 << 20, /* of the process itself */
+    KERNEL_BYTES = 384 << 10, /* among them, from the start: page tables, stacks and descriptors that the kernel keeps for it */
     DEVICE_BUFFERS = 8 + STEP_MAX_GROUPS, /* each takes up to a unit of the device's memory more than was asked for */
     QUEUE_PER_SEQ = 16,      /* waiting requests per running one */
     SEQUENCE_BYTES = 16384   /* struct, text buffers, lists of ordinary length */
@@ -178,7 +180,7 @@ static void plan_rest(headrace_engine *e) {
     p->bytes[MEM_ENGINE] = used_now(e, MEM_ENGINE) + kv_cache_bytes(&ko) + vocab * SAMPLER_BYTES_PER_ID + (size_t)mo->hp.n_embd * sizeof(float) + tables +
                            seqs * (sizeof(step_segment) + sizeof(void *) + sizeof(int32_t)) + (size_t)p->max_live * sizeof(void *) + slack;
     p->bytes[MEM_REQUEST] = (size_t)p->max_live * (SEQUENCE_BYTES + (size_t)p->n_ctx * sizeof(int32_t) + (size_t)mo->n_groups * pages * sizeof(int32_t)) + slack;
-    p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + 4 * 1024 * 1024 + p->device_bytes[MEM_PROCESS];
+    p->bytes[MEM_PROCESS] = used_now(e, MEM_PROCESS) + PROCESS_BYTES + p->device_bytes[MEM_PROCESS];
     engine_experts_count(e);
     p->bytes[MEM_EXPERTS] += p->device_bytes[MEM_EXPERTS];
     p->total_bytes = p->device_total_bytes = 0;
@@ -188,11 +190,20 @@ static void plan_rest(headrace_engine *e) {
     }
 }
 
+/* What this process has in use is a part of the plan, and no longer available: it is not to be there twice. */
+static void count_own(const headrace_engine *e, plan_machine *pm) {
+    mem_usage u;
+    mem_get_total(e->m, &u);
+    const uint64_t planned = (uint64_t)u.used_bytes + PROCESS_BYTES, own = os_process_anon_bytes() + KERNEL_BYTES;
+    if (pm->available_bytes > 0) pm->available_bytes += own < planned ? own : planned;
+}
+
 /* The machine as it is, or as --machine poses it. `pure` as below. */
 static status read_machine(headrace_engine *e, const config *c, bool pure, plan_machine *pm, error *err) {
     const uint64_t caps = vt_device_caps(e->device);
     uint64_t total = 0;
     plan_machine_read(pm);
+    if (!pure) count_own(e, pm);
     pm->device_total_bytes = vt_device_total_bytes(e->device);
     if (!pure && vt_device_memory_info(e->device, &pm->device_available_bytes, &total) != STATUS_OK) pm->device_available_bytes = 0;
     if (pm->device_available_bytes > 0) pm->device_available_bytes += vt_device_queue_bytes(e->device); /* of e->queue, which the plan has too */

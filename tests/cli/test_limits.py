@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 from cli_runner import BINARY, CliTest, environment, main
 from moe_checkpoint import Headers
@@ -110,6 +111,25 @@ class Cgroup(CliTest):
         print("%d sizes were refused, in %d it ran" % (refused, ran))
         self.assertGreater(refused, 0)
         self.assertGreater(ran, 5)
+
+    def test_the_least_that_plan_accepts_is_enough(self):
+        group = memory_cgroup()
+        self.addCleanup(os.rmdir, group[0])
+        model = wide_experts(self.path("model"))
+        settings = ["-m", model, "--experts", "stream", "-c", "256", "--max-seqs", "4", "--max-batch-tokens", "128"]
+        below, enough = 4 * MIB, 96 * MIB
+        while enough - below > MIB // 8:
+            size = (below + enough) // 2
+            if self.run_in(group, size, "plan", *settings).returncode == 0:
+                enough = size
+            else:
+                below = size
+        for _ in range(10):  # what those before it had in use may still be counted
+            done = self.run_in(group, enough + MIB // 8, "complete", *settings, "--token-ids", "3,5,8,9", "-n", "4", "--ignore-eos")
+            if done.returncode == 0:
+                return
+            time.sleep(0.3)
+        self.fail("plan accepts a group of %.2f MiB: %s" % (enough / MIB, done.stderr))
 
 
 def poseable():
