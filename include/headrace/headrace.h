@@ -277,6 +277,7 @@ typedef struct headrace_stats {
      * device behind. What was measured at the start (--miss auto; 0: not): copies, and the processor's products of one row. */
     uint64_t device_experts_on_cpu, device_expert_bytes_on_cpu, device_experts_behind;
     uint64_t miss_copy_bytes_per_s, miss_cpu_bytes_per_s;
+    uint64_t device_experts_ahead, device_experts_ahead_used; /* copied to the device before their layer's choice was known, and of these taken, which are hits */
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */

@@ -168,7 +168,7 @@ static status attach_device(headrace_engine *e, error *err) {
     expert_store *store;
     TRY(vt_queue_create(e->device, NULL, &e->copies, err));
     TRY(engine_miss_measure(e, e->experts_below, err));
-    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes, .miss = e->miss, .costs = e->miss_costs};
+    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes, .miss = e->miss, .costs = e->miss_costs, .ahead = (expert_ahead_mode)e->expert_ahead};
     TRY(admit_slots(e, e->experts_below, err));
     TRY(expert_store_device_create(e->m, &e->model->moe->bank, e->device, e->copies, e->experts_below, &opt, &store, err));
     model_moe_attach(e->model, store);
@@ -266,6 +266,8 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
         out->device_experts_on_cpu = c.n_on_host;
         out->device_expert_bytes_on_cpu = c.bytes_on_host;
         out->device_experts_behind = c.n_behind;
+        out->device_experts_ahead = c.n_prefetched;
+        out->device_experts_ahead_used = c.n_prefetch_used;
         out->miss_copy_bytes_per_s = (uint64_t)e->miss_costs.copy_bytes_per_s;
         out->miss_cpu_bytes_per_s = (uint64_t)e->miss_costs.host_bytes_per_s;
         e->experts_below->counters(e->experts_below, &c);

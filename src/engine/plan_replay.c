@@ -101,6 +101,23 @@ static status one_budget(mem *m, const expert_bank *bank, const plan_replay_requ
     return json_array_append_new(list, o) == 0 ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "plan: no memory for a report");
 }
 
+/* The tier above: what its slots would find, and what a step would copy there, or have the processor compute. */
+static status add_device(mem *m, const expert_bank *bank, const plan_replay_request *r, const expert_trace *t, textbuf *text, json_t *json, error *err) {
+    const double each = (double)bank->total_bytes / (double)expert_stream_all_slots(bank) / (double)t->n_steps;
+    const expert_policy_kind policy = (expert_policy_kind)expert_stream_policy(bank, r->device_slots);
+    expert_whatif copied;
+    expert_whatif_computed computed;
+    if (r->device_slots == 0) return STATUS_OK;
+    TRY(expert_whatif_run(m, t, policy, (int32_t)r->device_slots, &copied, err));
+    TRY(expert_whatif_compute(m, t, policy, (int32_t)r->device_slots, EXPERT_MOST_BEHIND, &computed, err));
+    const double n = (double)(copied.hits + copied.misses);
+    textbuf_addf(text, "%lld slots on the device: %.2f %% hits and %.1f MB/step copied; --miss cpu: %.2f %% hits, %.1f MB/step computed by the processor and %.1f MB/step copied behind\n", (long long)r->device_slots,
+                 100 * (double)copied.hits / n, (double)copied.misses * each / 1e6, 100 * (double)computed.hits / n, (double)computed.misses * each / 1e6, (double)computed.behind * each / 1e6);
+    json_t *o = json_pack("{s:I, s:f, s:I, s:f, s:I, s:I}", "slots", (json_int_t)r->device_slots, "hit_share", (double)copied.hits / n, "misses", (json_int_t)copied.misses, "cpu_hit_share",
+                          (double)computed.hits / n, "cpu_misses", (json_int_t)computed.misses, "cpu_copied_behind", (json_int_t)computed.behind);
+    return json_object_set_new(json, "device", o) == 0 ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "plan: no memory for a report");
+}
+
 status plan_replay(mem *m, const expert_bank *bank, const plan_replay_request *r, int64_t n_slots, textbuf *text, json_t *json,
                    error *err) {
     expert_trace t;
@@ -128,6 +145,7 @@ status plan_replay(mem *m, const expert_bank *bank, const plan_replay_request *r
                                  json_pack("{s:I, s:I, s:I, s:f, s:o}", "steps", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows,
                                            "distinct", (json_int_t)w.distinct, "overlap", overlap, "budgets", list)) != 0)
         rc = error_set(err, STATUS_NO_MEMORY, "plan: no memory for a report");
+    if (rc == STATUS_OK) rc = add_device(m, bank, r, &t, text, json_object_get(json, "replay"), err);
     expert_trace_free(&t);
     return rc;
 }

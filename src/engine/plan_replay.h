@@ -12,6 +12,7 @@ typedef struct plan_replay_request {
     const char *path;
     uint64_t disk_bytes_per_s, memory_bytes_per_s; /* 0: not given */
     double disk_latency_s;                         /* from asking for a layer's experts to when they flow */
+    int64_t device_slots;                          /* of the plan; 0: none */
     uint64_t weight_bytes;                         /* that a step of one row reads, experts included */
 } plan_replay_request;
 

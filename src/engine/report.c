@@ -210,6 +210,7 @@ static status add_replay(report_ctx *r, const headrace_engine *e, error *err) {
         .disk_bytes_per_s = config_bytes(r->c, CONFIG_KEY_DISK_BW),
         .memory_bytes_per_s = config_bytes(r->c, CONFIG_KEY_MEM_BW),
         .disk_latency_s = (double)config_count(r->c, CONFIG_KEY_DISK_LATENCY) / 1e6,
+        .device_slots = e->plan.experts.tier == PLAN_EXPERTS_STREAM ? e->plan.experts.device_slots : 0,
         .weight_bytes = e->model->weights_read_bytes,
     };
     if (q.path == NULL) return STATUS_OK;

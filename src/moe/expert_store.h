@@ -24,6 +24,7 @@
 #ifndef HEADRACE_MOE_EXPERT_STORE_H
 #define HEADRACE_MOE_EXPERT_STORE_H
 
+#include "moe/expert_ahead.h"
 #include "moe/expert_bank.h"
 #include "moe/expert_miss.h"
 #include "vt/vt.h"
@@ -125,10 +126,12 @@ int32_t expert_stream_policy(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots);
 
+enum { EXPERT_MOST_BEHIND = 4 }; /* copies behind, or ahead, at a time */
 typedef struct expert_device_options {
     size_t budget_bytes;     /* of device slots */
     expert_miss_mode miss;
     expert_miss_costs costs; /* EXPERT_MISS_AUTO */
+    expert_ahead_mode ahead; /* of copies: hinted experts that the lower store holds are copied while the link has nothing to do */
 } expert_device_options;
 /**
  * Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). A miss that the processor is to compute (expert_miss.h) is given out as a

@@ -6,11 +6,15 @@
  *
  * A miss that the processor computes gets no slot: the lower lease itself is given out. When it comes back, and the layer wanted no copies, the expert may be copied behind: the lower lease is
  * then kept until that copy is over, as with any other. Such copies are few at a time, and whoever asks for the expert while one is under way has a hit that waits for its fence.
+ *
+ * A hint's experts are copied ahead, the same way, when everything of the layer has its copy queued: the link then has something to do until the next layer's choice is known. A few at a time,
+ * because what is queued there cannot be taken back, and only what the lower store holds.
  */
 #include <string.h>
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "moe/expert_ahead.h"
 #include "moe/expert_wave.h"
 
 typedef struct retiring {
@@ -25,8 +29,6 @@ typedef struct sending {
     uint64_t generation;
     bool behind; /* of an expert that nobody waits for: the slot's protection is the copy's own */
 } sending;
-
-enum { MOST_BEHIND = 4 }; /* copies behind at a time */
 
 typedef struct device_store {
     expert_store base;
@@ -58,7 +60,10 @@ typedef struct device_store {
     int64_t below_slots;
     int64_t n_host_leases;
 
-    int32_t *hinted, n_hinted, hinted_layer; /* for the store below, once it has given what is wanted */
+    expert_ahead ahead; /* the hint; slots: of those that were copied ahead */
+    bool copies_ahead;  /* the lower store says what it holds, and has slots to spare */
+    bool wanted_below, wanted_ahead; /* of the hint to come */
+    bool hint_waits;    /* until the layer has what it wants */
     int64_t n_leases;
     expert_counters counters;
 } device_store;
@@ -66,7 +71,7 @@ typedef struct device_store {
 static device_store *self(expert_store *base) { return (device_store *)base; }
 
 /* Of a wave, and behind the one before. */
-static int32_t sent_places(const expert_bank *bank) { return bank->max_experts + MOST_BEHIND; }
+static int32_t sent_places(const expert_bank *bank) { return bank->max_experts + EXPERT_MOST_BEHIND; }
 
 /* Who says nothing of rows computes nothing on the host. */
 static expert_miss_mode miss_mode(const device_store *s) { return s->rows != NULL ? s->opt.miss : EXPERT_MISS_UPLOAD; }
@@ -92,6 +97,7 @@ static void await_oldest(device_store *s) {
 static void enter(expert_store *base, int32_t layer) {
     device_store *s = self(base);
     expert_wave_enter(&s->wave, s->policy, layer);
+    if (s->ahead.layer >= 0 && layer != s->ahead.layer) expert_ahead_end(&s->ahead);
     if (s->below->enter != NULL) s->below->enter(s->below, layer); /* however often it is asked in this layer, or not at all */
 }
 
@@ -139,10 +145,10 @@ static status take_late(device_store *s, error *err) {
 
 /* ---- a wave ---- */
 
-/* The lower store has all its slots for what comes; or enough of them, where those of copies behind are few. */
+/* The lower store has its slots for what comes; or enough of them, where those of copies behind and ahead are few. */
 static void free_below(device_store *s) {
     end_done_copies(s);
-    if (s->opt.miss == EXPERT_MISS_UPLOAD || s->below_slots - s->n_sent < s->base.bank->max_top_k) end_all_copies(s, false);
+    if (s->below_slots - s->n_sent < s->base.bank->max_top_k) end_all_copies(s, false);
 }
 
 /* Slots for as many missing experts as there are, and the lower store asked for them; for those of the processor too, once all others have slots. */
@@ -152,7 +158,12 @@ static void place_misses(device_store *s) {
     let_go_of_the_done(s);
     while (s->wave.next_miss < s->n_copied) {
         int32_t slot;
-        while ((slot = expert_policy_place(s->policy, s->wave.layer, s->wave.misses[s->wave.next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving > 0) await_oldest(s);
+        while ((slot = expert_policy_place(s->policy, s->wave.layer, s->wave.misses[s->wave.next_miss], s->n_slots, &s->counters.evictions)) < 0 && s->n_leaving + s->n_sent > 0) {
+            if (s->n_leaving > 0)
+                await_oldest(s);
+            else
+                end_oldest_copy(s, false); /* behind or ahead, and of no use to the wave */
+        }
         if (slot < 0) break;
         expert_policy_protect(s->policy, slot, true);
         s->generation[slot]++;
@@ -164,13 +175,31 @@ static void place_misses(device_store *s) {
     s->n_sizes = s->wave.next_miss > first ? s->below->waves(s->below, s->wave.layer, s->wave.misses + first, s->wave.next_miss - first, s->sizes) : 0;
 }
 
+/* Which of those that were copied ahead the wave takes. */
+static void take_ahead(device_store *s) {
+    expert_ahead *a = &s->ahead;
+    int32_t n = 0;
+    for (int32_t i = 0; i < a->n_slots; i++) {
+        bool taken = false;
+        for (int32_t h = 0; a->layer == s->wave.layer && h < s->wave.n_hits; h++) taken = taken || s->wave.hits[h] == a->slots[i];
+        if (!taken) {
+            a->slots[n++] = a->slots[i];
+            continue;
+        }
+        a->n_taken++;
+        s->counters.n_prefetch_used++;
+        s->counters.prefetch_used += s->base.bank->layers[a->layer].file_bytes;
+    }
+    a->n_slots = n;
+}
+
 static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32_t n, error *err) {
     device_store *s = self(base);
     TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, s->next_size < s->n_sizes || s->below_active, err));
-    if (s->opt.miss == EXPERT_MISS_UPLOAD) end_all_copies(s, false); /* what did not arrive is no hit */
-    end_done_copies(s);
+    end_done_copies(s); /* what did not arrive is no hit */
     TRY(take_late(s, err));
     expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
+    take_ahead(s);
     s->n_copied = expert_miss_split(miss_mode(s), &s->opt.costs, s->rows, s->wave.misses, s->wave.n_misses);
     place_misses(s);
     return STATUS_OK;
@@ -237,7 +266,7 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
             if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
             const int32_t n = s->sizes[s->next_size++], first = s->next_below;
             s->next_below += n;
-            if (s->next_size > 1 || s->opt.miss == EXPERT_MISS_UPLOAD) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
+            if (s->next_size > 1) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
             const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
             if (rc != STATUS_OK) {
                 from->expert = s->wave.misses[first];
@@ -255,24 +284,81 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
     }
 }
 
-/* What the device does not hold either may be read ahead below. */
 static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t n) {
     device_store *s = self(base);
-    s->n_hinted = 0;
-    s->hinted_layer = layer;
+    expert_ahead_set(&s->ahead, layer, ids, n);
+    s->hint_waits = true;
+}
+
+/* Slots for the likeliest of those that the lower store holds; their number, and which, ascending. */
+static int32_t place_ahead(device_store *s, int32_t *ids) {
+    expert_ahead *a = &s->ahead;
+    int32_t n = 0;
+    if (!s->copies_ahead || !s->wanted_ahead || s->opt.miss != EXPERT_MISS_UPLOAD) return 0;
+    end_done_copies(s);
+    let_go_of_the_done(s);
+    for (int32_t i = 0; i < a->n && n < s->most_behind; i++) {
+        if (expert_policy_find(s->policy, a->layer, a->ids[i]) >= 0 || !s->below->holds(s->below, a->layer, a->ids[i])) continue;
+        const int32_t slot = expert_policy_place_ahead(s->policy, a->layer, a->ids[i], s->n_slots, &s->counters.evictions);
+        if (slot < 0) break;
+        expert_policy_protect(s->policy, slot, true);
+        s->generation[slot]++;
+        int32_t at = n++;
+        for (; at > 0 && ids[at - 1] > a->ids[i]; at--) ids[at] = ids[at - 1];
+        ids[at] = a->ids[i];
+    }
+    return n;
+}
+
+/* Copies ahead are under way, as far as the lower store gives them out; nobody is told of one that is not. */
+static void copy_ahead(device_store *s) {
+    expert_ahead *a = &s->ahead;
+    int32_t ids[EXPERT_MOST_BEHIND];
+    const int32_t n = place_ahead(s, ids);
+    if (n == 0) return;
+    bool left[EXPERT_MOST_BEHIND] = {false};
+    status rc = s->below->begin(s->below, a->layer, ids, n, NULL);
+    for (expert_lease from; rc == STATUS_OK;) {
+        rc = s->below->next_ready(s->below, &from, NULL);
+        if (rc == STATUS_IO && from.expert >= 0) rc = STATUS_OK;
+        else if (rc == STATUS_OK) {
+            const int32_t slot = expert_policy_find(s->policy, a->layer, from.expert);
+            if (upload(s, &from, slot, true, NULL) != STATUS_OK) continue;
+            for (int32_t i = 0; i < n; i++) left[i] = left[i] || ids[i] == from.expert;
+            a->slots[a->n_slots++] = slot;
+            a->n_read++;
+            s->counters.n_prefetched++;
+        }
+    }
+    if (rc != STATUS_NOT_FOUND) s->below->cancel(s->below);
     for (int32_t i = 0; i < n; i++) {
-        if (expert_policy_find(s->policy, layer, ids[i]) < 0) s->hinted[s->n_hinted++] = ids[i];
+        if (left[i]) continue;
+        const int32_t slot = expert_policy_find(s->policy, a->layer, ids[i]);
+        s->counters.failed++;
+        expert_policy_forget(s->policy, slot);
+        expert_policy_protect(s->policy, slot, false);
     }
 }
 
-static void pass_hint(device_store *s) {
-    if (s->n_hinted > 0) s->below->hint(s->below, s->hinted_layer, s->hinted, s->n_hinted);
-    s->n_hinted = 0;
+/* What the device does not hold either, and is not getting, may be read ahead below. */
+static void use_hint(device_store *s) {
+    expert_ahead *a = &s->ahead;
+    int32_t n = 0;
+    if (!s->hint_waits) return;
+    s->hint_waits = false;
+    copy_ahead(s);
+    for (int32_t i = 0; i < a->n; i++) {
+        if (expert_policy_find(s->policy, a->layer, a->ids[i]) < 0) a->ids[n++] = a->ids[i];
+    }
+    a->n = n;
+    if (n > 0 && s->wanted_below) s->below->hint(s->below, a->layer, a->ids, n);
 }
 
 static bool wants_hint(expert_store *base, int32_t layer, int64_t n_asked) {
     device_store *s = self(base);
-    return s->below->hint != NULL && s->below->wants_hint != NULL && s->below->wants_hint(s->below, layer, n_asked);
+    s->wanted_below = s->below->hint != NULL && s->below->wants_hint != NULL && s->below->wants_hint(s->below, layer, n_asked);
+    s->wanted_ahead = s->copies_ahead && s->opt.miss == EXPERT_MISS_UPLOAD && expert_ahead_wants(&s->ahead, n_asked, s->base.bank->layers[layer].n_experts);
+    return s->wanted_below || s->wanted_ahead;
 }
 
 static status next_ready(expert_store *base, expert_lease *lease, error *err) {
@@ -299,7 +385,7 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     if (rc == STATUS_NOT_FOUND) {
         TRY(take_late(s, err));
-        pass_hint(s);
+        use_hint(s);
         return rc;
     }
     const bool copied = mark_given(s, from.expert);
@@ -376,7 +462,9 @@ static void cancel(expert_store *base) {
         if (s->wave.misses[i] >= 0) empty_slot(s, s->wave.misses[i]); /* placed and never filled */
     }
     s->below_active = false;
-    s->n_hinted = 0;
+    s->hint_waits = false;
+    s->ahead.layer = -1; /* nothing is to be learnt from it */
+    expert_ahead_end(&s->ahead);
     s->n_sizes = s->next_size = 0;
     s->wave.next_miss = s->wave.n_misses;
     s->rows = NULL;
@@ -399,7 +487,8 @@ static status close_store(expert_store *base) {
     expert_policy_destroy(s->policy);
     vt_buffer_free(&s->memory);
     expert_wave_deinit(&s->wave, s->m);
-    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes, s->hinted};
+    expert_ahead_deinit(&s->ahead, s->m);
+    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
@@ -409,8 +498,8 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
     const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
     if (policy == SIZE_MAX) return SIZE_MAX;
-    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * 2 * sizeof(int32_t) + (size_t)sent_places(bank) * sizeof(sending) + expert_wave_bytes(bank) +
-           7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * sizeof(int32_t) + (size_t)sent_places(bank) * sizeof(sending) + expert_wave_bytes(bank) +
+           expert_ahead_bytes(bank->max_experts) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status create(device_store *s, error *err) {
@@ -419,14 +508,14 @@ static status create(device_store *s, error *err) {
     const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
-        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, (size_t)sent_places(bank), sizeof *s->sent},     {&s->hinted, experts, sizeof *s->hinted},
+        {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, (size_t)sent_places(bank), sizeof *s->sent},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         void *p = mem_calloc(s->m, MEM_MODEL, arrays[i].n, arrays[i].size);
         if (p == NULL) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
         memcpy(arrays[i].at, &p, sizeof p);
     }
-    if (!expert_wave_init(&s->wave, s->m, bank)) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
+    if (!expert_wave_init(&s->wave, s->m, bank) || !expert_ahead_init(&s->ahead, s->m, s->opt.ahead, bank->max_experts)) return error_set(err, STATUS_NO_MEMORY, "experts: no memory for the tables of %d device slots", s->n_slots);
     TRY(vt_buffer_alloc(s->device, MEM_EXPERTS, slots * s->slot_bytes, "expert slots", &s->memory, err));
     for (; s->n_fences < s->n_slots; s->n_fences++) {
         const status rc = vt_fence_create(s->device, &s->ready[s->n_fences]);
@@ -460,8 +549,9 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     below->counters(below, &lower);
     s->below_slots = lower.n_slots > 0 ? (int64_t)lower.n_slots : INT64_MAX;
     const int64_t spare = s->below_slots - least;
-    s->most_behind = spare < 1 ? 1 : spare < MOST_BEHIND ? (int32_t)spare : MOST_BEHIND;
+    s->most_behind = spare < 1 ? 1 : spare < EXPERT_MOST_BEHIND ? (int32_t)spare : EXPERT_MOST_BEHIND;
     if (s->most_behind > bank->max_experts) s->most_behind = bank->max_experts;
+    s->copies_ahead = opt->ahead != EXPERT_AHEAD_OFF && below->holds != NULL && spare > EXPERT_MOST_BEHIND;
     const status rc = create(s, err);
     if (rc != STATUS_OK) {
         (void)close_store(&s->base);

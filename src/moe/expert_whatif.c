@@ -109,6 +109,42 @@ static status run_policy(mem *m, walker *w, int32_t policy, int32_t n_slots, int
     return STATUS_OK;
 }
 
+static void computed_set(expert_policy *p, walker *w, int32_t n_slots, int32_t most_behind, expert_whatif_computed *out) {
+    uint64_t evicted = 0;
+    int32_t n_behind = 0, n_hits = 0;
+    for (int32_t i = 0; i < w->n; i++) {
+        const int32_t slot = expert_policy_find(p, w->layer, w->set[i]);
+        if (slot < 0) continue;
+        expert_policy_touch(p, slot);
+        expert_policy_protect(p, slot, true);
+        w->slots[n_hits++] = slot;
+    }
+    for (int32_t i = 0; i < w->n; i++) {
+        if (expert_policy_find(p, w->layer, w->set[i]) >= 0) continue;
+        expert_policy_use(p, w->layer, w->set[i]);
+        if (n_behind < most_behind && expert_policy_place_used(p, w->layer, w->set[i], n_slots, &evicted) >= 0) n_behind++;
+    }
+    out->hits += (uint64_t)n_hits;
+    out->misses += (uint64_t)(w->n - n_hits);
+    out->behind += (uint64_t)n_behind;
+    while (n_hits > 0) expert_policy_protect(p, w->slots[--n_hits], false);
+}
+
+status expert_whatif_compute(mem *m, const expert_trace *t, expert_policy_kind policy, int32_t n_slots, int32_t most_behind, expert_whatif_computed *out, error *err) {
+    walker w;
+    expert_policy *p = NULL;
+    *out = (expert_whatif_computed){0};
+    status rc = walker_init(&w, m, t) ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "experts: no memory to walk through a trace");
+    if (rc == STATUS_OK) rc = expert_policy_create(m, policy, n_slots, t->n_layers, t->n_experts, &p, err);
+    for (bool first = true; rc == STATUS_OK && walker_next(&w); first = false) {
+        if (w.new_step && !first) expert_policy_step(p);
+        computed_set(p, &w, n_slots, most_behind, out);
+    }
+    expert_policy_destroy(p);
+    walker_deinit(&w, m);
+    return rc;
+}
+
 /* ---- with the future ---- */
 
 typedef struct oracle {

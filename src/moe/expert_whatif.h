@@ -24,6 +24,11 @@ typedef void (*expert_whatif_set)(void *ctx, int32_t walk, int32_t layer, int32_
 /** The trace, and once more with what is held then: [0] of slots that begin empty, [1] of slots that are full. */
 NODISCARD status expert_whatif_walks(mem *m, const expert_trace *t, expert_policy_kind policy, int32_t n_slots, expert_whatif_set each,
                                      void *ctx, expert_whatif out[2], error *err);
+/** Slots on a device whose misses the processor computes (expert_store_device.c): what becomes worth a slot is copied behind, most_behind of a layer, as if each copy were over before the next. */
+typedef struct expert_whatif_computed {
+    uint64_t hits, misses, behind;
+} expert_whatif_computed;
+NODISCARD status expert_whatif_compute(mem *m, const expert_trace *t, expert_policy_kind policy, int32_t n_slots, int32_t most_behind, expert_whatif_computed *out, error *err);
 /** The part of a row's experts that the row before (of the same layer) took too. */
 NODISCARD status expert_whatif_overlap(const expert_trace *t, double *out, error *err);
 

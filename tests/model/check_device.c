@@ -181,7 +181,7 @@ static void streamed(void **state) {
     if (!a->experts) return;
     const uint64_t budgets[] = {a->least, a->least + 1, a->all / 2, a->all};
     int n_both = 0;
-    uint64_t n_ahead = 0;
+    uint64_t n_ahead = 0, n_copied_ahead = 0;
     for (int d = 0; d < 4; d++) {
         for (int h = 0; h < 4; h += d % 2 == 0 ? 1 : 3) {
             char device[32], host[32];
@@ -204,11 +204,13 @@ static void streamed(void **state) {
             assert_int_equal(st.device_expert_slots, budgets[d]);
             assert_int_equal(st.expert_slots, budgets[h]);
             assert_int_equal(st.expert_failures, 0);
-            assert_int_equal(st.expert_hits + st.expert_misses, st.device_expert_misses); /* the host is asked for what the device lacks */
-            assert_true(st.device_expert_misses >= st.experts_distinct && st.device_expert_bytes > 0);
+            assert_int_equal(st.expert_hits + st.expert_misses, st.device_expert_misses + st.device_experts_ahead); /* the host is asked for what the device lacks, or may come to */
+            assert_true(st.device_expert_misses + st.device_experts_ahead_used >= st.experts_distinct && st.device_expert_bytes > 0);
+            assert_true((d / 2 + h) % 2 == 0 || st.device_experts_ahead == 0);
+            n_copied_ahead += st.device_experts_ahead_used;
             const uint64_t brought = st.expert_misses + st.experts_prefetch_used; /* to the host: missing, or read ahead */
             const bool device_full = budgets[d] < st.experts_distinct, host_full = budgets[h] < st.experts_distinct;
-            if (device_full) assert_true(st.device_expert_evictions > 0 && st.device_expert_misses > st.experts_distinct);
+            if (device_full) assert_true(st.device_expert_evictions > 0 && st.device_expert_misses + st.device_experts_ahead_used > st.experts_distinct);
             if (device_full && host_full) {
                 assert_true(st.expert_evictions > 0 && brought > st.experts_distinct);
                 n_both++;
@@ -223,6 +225,7 @@ static void streamed(void **state) {
     }
     assert_true(n_both > 0);
     assert_true((a->moe_layers == 1) == (n_ahead == 0));
+    assert_true((a->moe_layers == 1) == (n_copied_ahead == 0));
 }
 
 /*
@@ -832,12 +835,13 @@ static int two_requests(const reference *a, headrace_engine *e, const int32_t *a
     return n_failed;
 }
 
-/* miss: what the processor computes is copied behind, for nobody: such a copy may fail unseen, or be told to whoever comes next. */
+/* miss: what the processor computes is copied behind, and with "ahead" what may be wanted is copied ahead, for nobody: such a copy may fail unseen, or be told to whoever comes next. */
 static void faults_of_steps(const reference *a, bool stream, const char *miss) {
     char device[32];
-    snprintf(device, sizeof device, "%llu", (unsigned long long)((a->least + 1) * a->slot_bytes));
+    const bool ahead = strcmp(miss, "ahead") == 0;
+    snprintf(device, sizeof device, "%llu", (unsigned long long)((a->least + (ahead ? 4 : 1)) * a->slot_bytes));
     posed_clear(gpu);
-    headrace_engine *e = stream ? support_load(fixture, "device", "cuda", "experts", "stream", "miss", miss, "device-experts", device, "host-experts", "min", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL)
+    headrace_engine *e = stream ? support_load(fixture, "device", "cuda", "experts", "stream", "miss", ahead ? "upload" : miss, "device-experts", device, "host-experts", ahead ? "all" : "min", "expert-prefetch", ahead ? "on" : "auto", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL)
                                 : support_load(fixture, "device", "cuda", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL);
     support_run first = {.ids = longest(a)->ids, .n_ids = longest(a)->n_ids, .max_tokens = SHORT_TOKENS};
     support_go(e, &first, 1);
@@ -877,6 +881,7 @@ static void every_fault_of_a_step(void **state) {
     faults_of_steps(a, false, "upload");
     if (a->experts) faults_of_steps(a, true, "upload");
     if (a->experts) faults_of_steps(a, true, "cpu");
+    if (a->experts && a->moe_layers > 1) faults_of_steps(a, true, "ahead");
 }
 
 /* A step whose failure is only seen later leaves nothing behind: a prompt that begins alike finds no page of it. */

@@ -234,6 +234,28 @@ static void a_second_walk_is_warm(void **state) {
     close_case(&k);
 }
 
+/* a b a c c b with misses that the processor computes: a free slot is filled at once, that of another by what is used again. */
+static void computed_by_hand(void **state) {
+    (void)state;
+    trace_case k;
+    error err = {0};
+    open_case(&k);
+    static const int32_t ids[] = {0, 1, 0, 2, 2, 1};
+    write_steps(&k, 1, 4, 1, 6, ids);
+    expert_trace t;
+    expert_whatif_computed c;
+    assert_int_equal(expert_trace_read(k.m, k.path, (expert_trace_shape){1, 4, 1}, &t, &err), STATUS_OK);
+    static const uint64_t want[][5] = {{2, 1, 1, 5, 4}, {2, 0, 0, 6, 0}, {4, 1, 3, 3, 3}}; /* slots, copies behind at most; hits, misses, behind */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(expert_whatif_compute(k.m, &t, EXPERT_POLICY_BLEND, (int32_t)want[i][0], (int32_t)want[i][1], &c, &err), STATUS_OK);
+        assert_int_equal(c.hits, want[i][2]);
+        assert_int_equal(c.misses, want[i][3]);
+        assert_int_equal(c.behind, want[i][4]);
+    }
+    expert_trace_free(&t);
+    close_case(&k);
+}
+
 /* On random traces no policy beats the one that knows the future, and every failing allocation is told. */
 static void nobody_beats_the_future(void **state) {
     (void)state;
@@ -278,7 +300,7 @@ static void nobody_beats_the_future(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(the_widest_rows), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds), cmocka_unit_test(a_second_walk_is_warm),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(what_is_no_trace_is_refused), cmocka_unit_test(the_widest_rows), cmocka_unit_test(rows_come_again_in_order), cmocka_unit_test(what_a_hand_finds), cmocka_unit_test(a_second_walk_is_warm), cmocka_unit_test(computed_by_hand),
                                        cmocka_unit_test(nobody_beats_the_future)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
