@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/api_impl.h"
+#include "engine/device_link.h"
 #include "engine/engine.h"
 #include "engine/plan_replay.h"
 #include "load/generation_config.h"
@@ -324,6 +325,18 @@ static void add_io(report_ctx *r) {
     os_ring_destroy(ring);
 }
 
+/* What a miss of an expert costs there (--miss). */
+static void add_links(report_ctx *r, vt_runtime *rt) {
+    for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
+        char key[32];
+        const double speed = type != VT_DEVICE_CPU ? device_link_measure(rt, r->m, (vt_device_type)type) : 0;
+        if (!(speed > 0)) continue;
+        snprintf(key, sizeof key, "copies_to_%s", vt_device_type_name((vt_device_type)type));
+        textbuf_addf(r->text, "%-20s %.1f GB/s\n", key, speed / 1e9);
+        set(r->json, key, json_real(speed));
+    }
+}
+
 static status report_doctor(report_ctx *r, error *err) {
     char cpu[128];
     os_memory om;
@@ -349,6 +362,7 @@ static status report_doctor(report_ctx *r, error *err) {
     add_io(r);
     const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
     TRY(vt_runtime_create(r->m, &ro, &rt, err));
+    add_links(r, rt);
     textbuf_init(&devices, r->m, MEM_PROCESS);
     vt_runtime_report(rt, &devices);
     textbuf_addf(r->text, "devices\n%s", textbuf_text(&devices));

@@ -298,6 +298,19 @@ static void processor_without_kernels(void) {
     nothing_left();
 }
 
+/* doctor says how fast the device is copied to, and leaves nothing there. */
+static void link_is_told(void) {
+    headrace_config *c;
+    headrace_error err = {0};
+    char *text;
+    assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
+    assert_int_equal(headrace_inspect(c, HEADRACE_REPORT_DOCTOR, false, &text, &err), HEADRACE_OK);
+    if (strstr(text, "copies_to_cuda") == NULL) fail_msg("%s", text);
+    headrace_text_free(text);
+    headrace_config_destroy(c);
+    nothing_left();
+}
+
 /* Where nothing is copied, or the processor lacks a kernel, the flag is refused by name. */
 static void missed_refused(void **state) {
     const reference *a = *state;
@@ -318,6 +331,7 @@ static void missed_refused(void **state) {
     }
     if (!a->experts) return;
     processor_without_kernels();
+    link_is_told();
     warnings_logged = 0;
     e = support_load(fixture, "device", "cuda", "miss", "cpu", NULL); /* all of them fit */
     assert_int_equal(warnings_logged, 1);
