@@ -167,15 +167,17 @@ static status launch_held(grouped_layer *g, int32_t *n_launched) {
     for (int32_t i = *n_launched; i < moe->n_held; i++) {
         const expert_lease *lease = &moe->held[i];
         const int64_t first = moe->first[lease->expert];
-        const status rc = lease->ready.handle != NULL ? vt_fence_wait(g->c->q, lease->ready) : STATUS_OK;
-        if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: waiting for expert %d failed", lease->expert);
         for (int32_t p = 0; p < g->el->n_parts; p++) table[(size_t)p * n_experts + (size_t)lease->expert] = (int64_t)(uintptr_t)lease->part[p];
         if (first < begin) begin = first;
         if (first + moe->count[lease->expert] > end) end = first + moe->count[lease->expert];
     }
-    *n_launched = moe->n_held;
-    const status rc = vt_copy(g->c->q, g->tables.data, table, bytes);
+    status rc = vt_copy(g->c->q, g->tables.data, table, bytes); /* in front of the waits: behind them it would wait for copies ahead, too */
     if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: the experts' addresses cannot be copied to the device");
+    for (; *n_launched < moe->n_held; ++*n_launched) {
+        const expert_lease *lease = &moe->held[*n_launched];
+        rc = lease->ready.handle != NULL ? vt_fence_wait(g->c->q, lease->ready) : STATUS_OK;
+        if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: waiting for expert %d failed", lease->expert);
+    }
     return launch(g, begin, end - begin);
 }
 

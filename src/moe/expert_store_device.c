@@ -63,7 +63,8 @@ typedef struct device_store {
     expert_ahead ahead; /* the hint; slots: of those that were copied ahead */
     bool copies_ahead;  /* the lower store says what it holds, and has slots to spare */
     bool wanted_below, wanted_ahead; /* of the hint to come */
-    bool hint_waits;    /* until the layer has what it wants */
+    bool hint_waits;    /* until the layer has what it wants, and its consumer is queued: copies of theirs would wait behind those ahead */
+    bool wave_over;     /* everything of it was given out */
     int64_t n_leases;
     expert_counters counters;
 } device_store;
@@ -198,6 +199,7 @@ static status begin(expert_store *base, int32_t layer, const int32_t *ids, int32
     TRY(expert_wave_check(&s->wave, s->base.bank, layer, n, s->next_size < s->n_sizes || s->below_active, err));
     end_done_copies(s); /* what did not arrive is no hit */
     TRY(take_late(s, err));
+    s->wave_over = false;
     expert_wave_begin(&s->wave, s->policy, &s->counters, layer, ids, n);
     take_ahead(s);
     s->n_copied = expert_miss_split(miss_mode(s), &s->opt.costs, s->rows, s->wave.misses, s->wave.n_misses);
@@ -385,7 +387,8 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     if (rc == STATUS_NOT_FOUND) {
         TRY(take_late(s, err));
-        use_hint(s);
+        s->wave_over = true;
+        if (s->n_leases == 0) use_hint(s);
         return rc;
     }
     const bool copied = mark_given(s, from.expert);
@@ -444,12 +447,14 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
         return;
     }
     s->n_leases--;
+    const bool last = s->n_leases == 0 && s->wave_over;
     if (last_use.handle == NULL) { /* whoever gives no fence is done */
         expert_policy_protect(s->policy, lease->slot, false);
-        return;
+    } else {
+        if (s->n_leaving == s->n_slots) await_oldest(s);
+        s->leaving[(s->first_leaving + s->n_leaving++) % s->n_slots] = (retiring){.slot = lease->slot, .last_use = last_use};
     }
-    if (s->n_leaving == s->n_slots) await_oldest(s);
-    s->leaving[(s->first_leaving + s->n_leaving++) % s->n_slots] = (retiring){.slot = lease->slot, .last_use = last_use};
+    if (last) use_hint(s);
 }
 
 static void cancel(expert_store *base) {
