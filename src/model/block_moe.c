@@ -269,7 +269,7 @@ status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index,
 
 vt_dtype block_moe_feed_dtype(block_ctx *c, int layer) {
     if (c->m->planning) moe_grouped_choose(c, layer);
-    return moe_by_tables(c->m, layer, c->n_rows) ? c->m->moe->parts[layer].x_dtype : VT_F32;
+    return c->m->moe->parts[layer].grouped ? c->m->moe->parts[layer].x_dtype : VT_F32;
 }
 
 /* Expert by expert: the choice is read, and grouped by the host. */
@@ -314,11 +314,10 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
     if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
     if (m->planning) moe_grouped_choose(c, layer);
-    const bool by_expert = !moe_by_tables(m, layer, c->n_rows), by_tables = !by_expert || (m->planning && m->moe->parts[layer].grouped);
-    const size_t chosen = ws_mark(c);
-    if (by_tables) TRY(moe_grouped(c, out, x, layer, p, &choice));
-    ws_release(c, chosen);
-    if (by_expert) TRY(expert_by_expert(c, out, x, layer, p, &choice));
+    if (m->moe->parts[layer].grouped)
+        TRY(moe_grouped(c, out, x, layer, p, &choice));
+    else
+        TRY(expert_by_expert(c, out, x, layer, p, &choice));
     ws_release(c, mark);
     return STATUS_OK;
 }

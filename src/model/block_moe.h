@@ -52,11 +52,10 @@ typedef struct moe_parts {
     vt_scale_params gate_blocks, up_blocks, gate_up_blocks, down_blocks;
     bool interleaved, gate_up_transposed, down_transposed;
     bool grouped, gated;        /* found when planning: the layer goes by tables, with the gate within the product */
-    bool few_only;              /* ... up to MOE_FEW_ROWS rows: with more its products have matrix units one expert at a time, and not by tables */
     vt_dtype x_dtype, mid_dtype; /* of the activations in front of gate and up, and of down, where it does */
 } moe_parts;
 
-enum { MOE_USE_FENCES = 8, MOE_TABLES = 32, MOE_FEW_ROWS = 64 };
+enum { MOE_USE_FENCES = 8, MOE_TABLES = 32 };
 
 typedef struct model_moe {
     expert_bank bank;
@@ -84,8 +83,6 @@ typedef struct model_moe {
     vt_buffer chosen, chosen_host; /* model_choices.c: [layers, pairs of the step], on the device and behind the step on the host */
 } model_moe;
 
-/** Whether a step of n rows goes through this layer's experts by tables of addresses; after the plan. */
-bool moe_by_tables(const model *mo, int layer, int32_t n_rows);
 /** Addresses of experts that are resident and never asked for, on the device; NULL: they are leased. */
 const void *moe_resident_tables(const model *mo, int layer);
 /** Whether somebody outside wants each choice inside the pass. */

@@ -30,7 +30,7 @@ static bool has(const block_ctx *c, vt_op op, vt_dtype x, vt_dtype w, vt_dtype l
 /* What the product with this part takes: F32, BF16, or a Q8 form, which no grouped product has. */
 static vt_dtype form_of(const block_ctx *c, const expert_layer *el, int part, int scale, bool transposed) {
     const vt_dtype w = el->parts[part].view.dtype;
-    if (scale >= 0) return block_act_dtype(c, VT_OP_MATMUL_BT_SCALED, w, el->parts[scale].view.dtype);
+    if (scale >= 0) return block_act_dtype(c, VT_OP_MATMUL_GROUPED_SCALED, w, el->parts[scale].view.dtype);
     return block_act_dtype(c, transposed ? VT_OP_MATMUL_KN : VT_OP_MATMUL_BT, w, VT_F32);
 }
 
@@ -64,14 +64,8 @@ void moe_grouped_choose(block_ctx *c, int layer) {
     mp->grouped = wanted && has(c, VT_OP_MOE_GROUP, VT_F32, VT_NONE, VT_NONE) && part_can(c, el, mp->gate, mp->gate_scale, mp->x_dtype, mp->gate_up_transposed) &&
                   part_can(c, el, mp->up, mp->up_scale, mp->x_dtype, mp->gate_up_transposed) && part_can(c, el, mp->gate_up, mp->gate_up_scale, mp->x_dtype, mp->gate_up_transposed) &&
                   part_can(c, el, mp->down, mp->down_scale, mp->mid_dtype, mp->down_transposed);
-    mp->few_only = mp->grouped && (mp->gate_up_scale >= 0 || mp->gate_scale >= 0 || mp->down_scale >= 0) && (mp->x_dtype == VT_BF16 || mp->mid_dtype == VT_BF16);
     mp->gated = mp->grouped && gate_can(c, el, mp);
     moe->any_grouped |= mp->grouped;
-}
-
-bool moe_by_tables(const model *mo, int layer, int32_t n_rows) {
-    const moe_parts *mp = &mo->moe->parts[layer];
-    return mp->grouped && !(mp->few_only && n_rows > MOE_FEW_ROWS);
 }
 
 const void *moe_resident_tables(const model *mo, int layer) {

@@ -52,7 +52,7 @@ typedef struct model_state {
 enum { MODEL_STATES_PER_LAYER = 2 };
 
 typedef enum act_mode { ACT_AUTO, ACT_F32, ACT_Q8, ACT_BF16 } act_mode;
-enum { MODEL_N_PRODUCTS = 3, MODEL_ACTIVATIONS_TEXT = 256 };
+enum { MODEL_N_PRODUCTS = 4, MODEL_ACTIVATIONS_TEXT = 256 };
 
 /** For checking: sees the residual stream after the embedding (layer 0) and after each layer (1 ...), when the device is done with it. */
 typedef void model_observer(void *ctx, int layer, const vt_tensor *x);

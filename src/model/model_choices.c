@@ -25,14 +25,14 @@ void model_choices_close(model *mo) {
 }
 
 /* Whether nobody reads this layer's choice inside the pass. */
-static bool is_unread(const model *mo, int layer, int32_t n_rows) { return moe_by_tables(mo, layer, n_rows) && moe_resident_tables(mo, layer) != NULL && !moe_is_watched(mo); }
+static bool is_unread(const model *mo, int layer) { return mo->moe->parts[layer].grouped && moe_resident_tables(mo, layer) != NULL && !moe_is_watched(mo); }
 
 static size_t pairs_of(const model *mo, int32_t n_rows) { return (size_t)n_rows * (size_t)mo->hp.n_experts_used; }
 
 static bool is_kept(const model *mo, int32_t n_rows) { return mo->moe->chosen.data != NULL && mo->opt.observe_routing != NULL && pairs_of(mo, n_rows) <= MOST_PAIRS; }
 
 void *model_choices_place(const model *mo, int layer, int32_t n_rows) {
-    if (mo->planning || !is_kept(mo, n_rows) || !is_unread(mo, layer, n_rows)) return NULL;
+    if (mo->planning || !is_kept(mo, n_rows) || !is_unread(mo, layer)) return NULL;
     return (int32_t *)mo->moe->chosen.data + (size_t)layer * pairs_of(mo, n_rows);
 }
 
@@ -44,7 +44,7 @@ status model_choices_queue(const model *mo, int32_t n_rows) {
 void model_choices_show(const model *mo, int32_t n_rows) {
     const model_moe *moe = mo->moe;
     for (int l = 0; is_kept(mo, n_rows) && l < (int)mo->hp.n_layers; l++) {
-        if (moe->bank.layers[l].n_experts == 0 || !is_unread(mo, l, n_rows)) continue;
+        if (moe->bank.layers[l].n_experts == 0 || !is_unread(mo, l)) continue;
         mo->opt.observe_routing(mo->opt.observe_ctx, l, (const int32_t *)moe->chosen_host.data + (size_t)l * pairs_of(mo, n_rows), NULL, n_rows, (int32_t)mo->hp.n_experts_used);
     }
 }

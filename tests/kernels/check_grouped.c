@@ -198,6 +198,7 @@ static int64_t pick_k(check_case *c, int64_t i) {
     const int64_t block = vt_dtype_block_elems(sig(c, 1));
     static const int64_t edges[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100, 136, 257, 300};
     if (c->aligned && block >= 32) return block * RNG_PICK(&c->r, 1, 2, 3, 5) * (block == 32 ? RNG_PICK(&c->r, 1, 4) : 1);
+    if (c->aligned && is_scaled(c)) return 32 * RNG_PICK(&c->r, 1, 2, 3, 4, 7, 9, 22, 40) - (sig(c, 1) == VT_F8_E4M3 && i % 4 == 2 ? 16 : 0); /* what follows in memory is NaN */
     if (c->aligned) return RNG_PICK(&c->r, 8, 32, 40, 64, 72, 128, 136, 256, 704);
     return block == 1 ? edges[i % 14] : block < 32 ? 32 * (1 + i % 9) : block * (1 + i % (block == 32 ? 9 : 2));
 }
@@ -217,12 +218,15 @@ static bool make_grouped(check_case *c, int64_t i) {
     if (c->aligned && i % 3 == 0) { /* more rows than a tile has, more columns too */
         s.groups = 1 + rng_below(r, 4);
         s.k = 1 + rng_below(r, s.groups);
-        s.rows = RNG_PICK(r, 17, 33, 64, 70, 130, 150);
+        s.rows = RNG_PICK(r, 17, 33, 64, 70, 130, 150, 300);
         s.n = RNG_PICK(r, 40, 64, 100, 130);
-        if (s.n_k > 256) s.n_k = vt_dtype_block_elems(sig(c, 1)) >= 32 ? 256 : 136;
+        if (s.n_k > 256) s.n_k = is_scaled(c) ? 224 : vt_dtype_block_elems(sig(c, 1)) >= 32 ? 256 : 136;
     }
     const bool f4 = sig(c, 1) == VT_F4_E2M1;
-    if (is_scaled(c)) {
+    if (is_scaled(c) && c->aligned && !f4) { /* scales a row, a matrix, a block */
+        const int32_t in_blocks = 64 * (1 + (int32_t)rng_below(r, 3));
+        c->call.p.grouped.blocks = i % 3 == 0 ? (vt_scale_params){1, (int32_t)s.n_k} : i % 3 == 1 ? (vt_scale_params){(int32_t)s.n, (int32_t)s.n_k} : (vt_scale_params){(int32_t)RNG_PICK(r, 16, 128), in_blocks};
+    } else if (is_scaled(c)) {
         const int64_t block_n = RNG_PICK(r, 1, 3, 16, 128);
         c->call.p.grouped.blocks = (vt_scale_params){f4 ? 1 : (int32_t)block_n, f4 ? 32 : (int32_t)(block_n == 1 ? s.n_k : RNG_PICK(r, 1, 5, 32, 128))};
     }

@@ -403,6 +403,7 @@ bool cuda_fits_scaled(const vt_call *call);
 bool cuda_fits_blocks_mma(const vt_call *call);
 bool cuda_fits_grouped_blocks(const vt_call *call);
 bool cuda_fits_grouped_mma(const vt_call *call);
+bool cuda_fits_grouped_scaled(const vt_call *call);
 
 static const vt_row rows[] = {
 #define ROW VT_ROW_DEFINE

@@ -54,12 +54,24 @@ static inline int64_t gpu_group_slots(const vt_call *call, int rows) {
     return places < most ? places : most;
 }
 
+/* Rows that most groups have at most, from the places, the groups and the rows of the step: what chooses a kernel, so that it never depends on which groups are there. */
+static inline int gpu_group_rows(const vt_call *call) {
+    const int64_t places = call->t[0]->dim[0], groups = call->t[2]->dim[0] - 1, mean = places / groups, most = call->p.grouped.max_rows;
+    const int64_t want = mean + mean / 2 + 4;
+    return (int)(most > 0 && most < want ? most : want);
+}
+
 struct gpu_group_tile {
     int32_t group, begin, n; /* places begin .. begin + n - 1 of out */
 };
 
-/* The tile of a slot, found by every warp for itself; n = 0: there is none. A lane counts the tiles of neighbouring groups. */
-GPU_FN gpu_group_tile gpu_find_tile(const int32_t *first, int n_groups, int rows, int slot) {
+/* Where the index-th tile lies: its group, the tiles of groups before, and the places of the group; group -1: there are not so many. Every warp finds it for itself; a lane counts the tiles of
+ * neighbouring groups. */
+struct gpu_group_found {
+    int32_t group, before, begin, end;
+};
+
+GPU_FN gpu_group_found gpu_find_group(const int32_t *first, int n_groups, int rows, int index) {
     const int lane = threadIdx.x % 32, per = (n_groups + 31) / 32, lo = lane * per < n_groups ? lane * per : n_groups, hi = lo + per < n_groups ? lo + per : n_groups;
     int tiles = 0, from = first[lo];
     const int mine = from;
@@ -69,38 +81,46 @@ GPU_FN gpu_group_tile gpu_find_tile(const int32_t *first, int n_groups, int rows
         tiles += (to - from + rows - 1) / rows;
         from = to;
     }
-    int before = tiles;
+    int upto = tiles;
 #pragma unroll
     for (int d = 1; d < 32; d <<= 1) {
-        const int other = __shfl_up_sync(0xFFFFFFFFu, before, d);
-        if (lane >= d) before += other;
+        const int other = __shfl_up_sync(0xFFFFFFFFu, upto, d);
+        if (lane >= d) upto += other;
     }
-    const uint32_t past = __ballot_sync(0xFFFFFFFFu, before > slot);
-    gpu_group_tile t = {0, 0, 0};
-    if (past == 0) return t;
+    const uint32_t past = __ballot_sync(0xFFFFFFFFu, upto > index);
+    gpu_group_found f = {-1, 0, 0, 0};
+    if (past == 0) return f;
     const int owner = __ffs(past) - 1;
     if (lane == owner) {
-        int left = slot - (before - tiles), begin = mine;
+        int before = upto - tiles, begin = mine;
         for (int g = lo; g < hi; g++) {
             const int end = first[g + 1], here = (end - begin + rows - 1) / rows;
-            if (left < here) {
-                t.group = g;
-                t.begin = begin + left * rows;
-                t.n = end - t.begin < rows ? end - t.begin : rows;
+            if (index < before + here) {
+                f = {g, before, begin, end};
                 break;
             }
-            left -= here;
+            before += here;
             begin = end;
         }
     }
-    t.group = __shfl_sync(0xFFFFFFFFu, t.group, owner);
-    t.begin = __shfl_sync(0xFFFFFFFFu, t.begin, owner);
-    t.n = __shfl_sync(0xFFFFFFFFu, t.n, owner);
-    return t;
+    f.group = __shfl_sync(0xFFFFFFFFu, f.group, owner);
+    f.before = __shfl_sync(0xFFFFFFFFu, f.before, owner);
+    f.begin = __shfl_sync(0xFFFFFFFFu, f.begin, owner);
+    f.end = __shfl_sync(0xFFFFFFFFu, f.end, owner);
+    return f;
 }
 
-/* grouped_wgmma.cu: BF16 x and weights, tiles of 128 rows; where cuda_runs_wgmma says so. */
+/* The tile of a slot; n = 0: there is none. */
+GPU_FN gpu_group_tile gpu_find_tile(const int32_t *first, int n_groups, int rows, int slot) {
+    const gpu_group_found f = gpu_find_group(first, n_groups, rows, slot);
+    if (f.group < 0) return {0, 0, 0};
+    const int begin = f.begin + (slot - f.before) * rows;
+    return {f.group, begin, f.end - begin < rows ? f.end - begin : rows};
+}
+
+/* grouped_wgmma.cu and grouped_scaled_wgmma.cu: BF16 x, and weights of BF16 or narrower; where cuda_runs_wgmma says so. */
 status gpu_run_grouped_wgmma(vt_queue *q, const vt_call *call, error *err);
+status gpu_run_grouped_scaled_wgmma(vt_queue *q, const vt_call *call, error *err);
 
 /* The row of x at a place. */
 GPU_FN const uint8_t *gpu_group_x(const gpu_grouped &a, int place) {

@@ -7,8 +7,7 @@
  * The order of addition, for an output, in all forms here: k in steps of sixteen, ascending, into one sum. F32 activations are cut into three BF16 parts and F16 weights into two (gpu_mma.cuh);
  * a step then goes over the parts from the smallest product to the largest.
  */
-#include "vt/cuda/gpu_groups.cuh"
-#include "vt/cuda/gpu_mma.cuh"
+#include "vt/cuda/gpu_grouped_mma.cuh"
 #include "vt/cuda/gpu_wgmma.cuh"
 
 static const int STAGE_K = 64;
@@ -20,40 +19,6 @@ template <int TX_, int TW_, int MT_, int NT_, int WN_, int WM_, int STAGES_, int
     static const int THREADS = WN * WM * 32, X = NT / WN / 16, Y = MT / WM / 8;
     static const int X_BYTES = TX == VT_F32 ? 256 : 128; /* of a row in a stage */
     static const int STAGE_W = NT * 128, STAGE = STAGE_W + MT * X_BYTES, BYTES = STAGES * STAGE;
-};
-
-GPU_FN void grouped_copy16(uint32_t to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
-}
-
-GPU_FN void load_matrices4(uint32_t r[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
-}
-
-GPU_FN void load_matrices2(uint32_t r[2], uint32_t at) { asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at)); }
-
-GPU_FN float2 load_pair(uint32_t at) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
-    return v;
-}
-
-/* Sixteen bytes `chunk` of a row: swizzled, so that eight rows of one chunk lie in different banks. */
-GPU_FN uint32_t in_stage(int row, int chunk, int row_bytes) { return (uint32_t)(row * row_bytes + ((chunk ^ (row & 7)) << 4)); }
-
-/* What a thread brings of each stage: C pieces of one place in a row, rows apart. */
-template <int THREADS, int ROWS, int ROW_BYTES> struct grouped_loader {
-    static const int PER_ROW = ROW_BYTES / 16, STEP = THREADS / PER_ROW, C = (ROWS + STEP - 1) / STEP;
-    const uint8_t *from[C];
-    uint32_t there; /* a bit a piece */
-
-    static __device__ __forceinline__ int row_of(int c) { return (int)threadIdx.x / PER_ROW + c * STEP; }
-    __device__ void load(uint32_t stage, int64_t offset, bool in_k) const {
-        const int chunk = threadIdx.x % PER_ROW;
-#pragma unroll
-        for (int c = 0; c < C; c++)
-            if (ROWS % STEP == 0 || row_of(c) < ROWS) grouped_copy16(stage + in_stage(row_of(c), chunk, ROW_BYTES), from[c] + (in_k ? offset : 0), in_k && (there >> c & 1));
-    }
 };
 
 template <class F> GPU_FN void grouped_store(const gpu_grouped &a, const gpu_group_tile &g, const uint8_t *bias, int tile, int wn, int wm, const float (*acc)[F::Y][4]) {
@@ -218,23 +183,16 @@ template <class F> static status launch_grouped(vt_queue *q, const vt_call *call
     return gpu_launched(call, err);
 }
 
-/* Rows of a tile: what most groups have at most, from the places, the groups and the rows of the step. */
-static int tile_rows(const vt_call *call) {
-    const int64_t places = call->t[0]->dim[0], groups = call->t[2]->dim[0] - 1, mean = places / groups, most = call->p.grouped.max_rows;
-    const int64_t want = mean + mean / 2 + 4;
-    return (int)(most > 0 && most < want ? most : want);
-}
-
 template <int TX, int TW, bool GATED> static status run_forms(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
     if (call->t[0]->dim[0] <= 0) return STATUS_OK;
     if (!gpu_grouped_fits(call)) return cuda_refuse(err, "a grouped product of such sizes");
-    const int rows = tile_rows(call);
+    const int rows = gpu_group_rows(call);
     constexpr bool f32 = TX == VT_F32;
     if (rows <= 8) return launch_grouped<grouped_form<TX, TW, 8, 64, 4, 1, 6, 3, GATED>>(q, call, err);
     if (rows <= 16) return launch_grouped<grouped_form<TX, TW, 16, 64, 4, 1, 5, 3, GATED>>(q, call, err);
+    if (rows > 20 && TX == VT_BF16 && TW == VT_BF16 && cuda_runs_wgmma(q)) return gpu_run_grouped_wgmma(q, call, err);
     if (rows <= 32) return launch_grouped<grouped_form<TX, TW, 32, 128, 4, 2, 4, 2, GATED>>(q, call, err);
-    if (rows > 64 && TX == VT_BF16 && TW == VT_BF16 && cuda_runs_wgmma(q)) return gpu_run_grouped_wgmma(q, call, err);
     /* the largest form only where a multiprocessor has the shared memory: the sums of all forms are the same */
     if (rows <= 64 || grouped_form<TX, TW, 128, 128, 2, 4, f32 ? 4 : 3, f32 ? 1 : 2, GATED>::BYTES > gpu_device(q)->shared_bytes) return launch_grouped<grouped_form<TX, TW, 64, 128, 4, 2, f32 ? 3 : 4, 2, GATED>>(q, call, err);
     return launch_grouped<grouped_form<TX, TW, 128, 128, 2, 4, f32 ? 4 : 3, f32 ? 1 : 2, GATED>>(q, call, err);
