@@ -131,7 +131,7 @@ typedef struct expert_device_options {
     size_t budget_bytes;     /* of device slots */
     expert_miss_mode miss;
     expert_miss_costs costs; /* EXPERT_MISS_AUTO */
-    expert_ahead_mode ahead; /* of copies: hinted experts that the lower store holds are copied while the link has nothing to do */
+    expert_ahead_mode ahead; /* EXPERT_AHEAD_ON: hinted experts that the lower store holds are copied while the link has nothing to do */
 } expert_device_options;
 /**
  * Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). A miss that the processor is to compute (expert_miss.h) is given out as a

@@ -556,7 +556,7 @@ status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *de
     const int64_t spare = s->below_slots - least;
     s->most_behind = spare < 1 ? 1 : spare < EXPERT_MOST_BEHIND ? (int32_t)spare : EXPERT_MOST_BEHIND;
     if (s->most_behind > bank->max_experts) s->most_behind = bank->max_experts;
-    s->copies_ahead = opt->ahead != EXPERT_AHEAD_OFF && below->holds != NULL && spare > EXPERT_MOST_BEHIND;
+    s->copies_ahead = opt->ahead == EXPERT_AHEAD_ON && below->holds != NULL && spare > EXPERT_MOST_BEHIND;
     const status rc = create(s, err);
     if (rc != STATUS_OK) {
         (void)close_store(&s->base);
