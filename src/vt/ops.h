@@ -22,7 +22,7 @@ typedef struct vt_queue vt_queue;
  * out F32 or BF16, row stride free. Accumulates in F32. K order, fixed per signature (d = the dtype of b):
  *   F32 a, elementwise b: sixteen partial sums, lane j takes k = j, j + 16, ... by fma(a, float(b), acc); missing tail elements add
  *   nothing; lanes are summed as ((0+8)+(4+12)) ... : s8[j] = l[j] + l[j+8]; s4[j] = s8[j] + s8[j+4]; s2[j] = s4[j] + s4[j+2]; s2[0] + s2[1].
- *   BF16 a: the same over float(a). F32 a, block b: the same over dequantised values float(b) = the block formula in F32.
+ *   BF16 a: the same over float(a). F32 a, block b: the same over dequantised values float(b) = the block formula in F32. BF16 a, block b: over float(b) rounded to BF16, to nearest even.
  *   Q8_A32 a, 32-element b: per block the exact int32 S = sum of the 32 products (Q4_0 with q - 8, Q5_0 with q - 16, Q4_1 and Q5_1 with unsigned q, IQ4_NL with v[q]), t = d_b * float(S), and for Q4_1 and Q5_1
  *   then t = fma(m_b, float(sum_a), t); four partial sums, lane i % 4 takes block i by fma(d_a, t, acc); acc = (0 + 2) + (1 + 3).
  *   Q8_A256 a, 256-element b: per block the exact int32 S = sum of scale * q * q_a (Q6_K with q - 32, Q3_K and IQ4_XS with scale - 32); acc = fma(d_a * d_b, float(S), acc) over blocks in
@@ -182,7 +182,7 @@ typedef struct vt_grouped_params { int32_t max_rows; vt_scale_params blocks; vt_
 
 /**
  * out[i,:] = x[row(i),:] . W_e^T (+ bias_e) for first[e] <= i < first[e + 1]; rows of groups that are not there stay as they are. The bits of a row do not depend on which groups are there:
- * on a processor they are those of vt_matmul_bt over x as F32 (sixteen lanes; also with free strides), then vt_add, one rounding to out. out F32 or BF16 [P,N].
+ * on a processor they are those of vt_matmul_bt over x as F32 (sixteen lanes; also with free strides; weights of blocks rounded beside BF16 x), then vt_add, one rounding to out. out F32 or BF16 [P,N].
  */
 NODISCARD status vt_matmul_grouped(vt_queue *q, const vt_tensor *out, const vt_grouped_rows *rows, const vt_grouped_weights *weights, vt_grouped_params p, error *err);
 

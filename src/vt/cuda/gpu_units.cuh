@@ -25,8 +25,8 @@ template <int T> GPU_HD constexpr bool unit_on_four() {
     return T == VT_Q4_1 || T == VT_Q5_1 || T == VT_Q2_K || T == VT_Q4_K || T == VT_Q5_K || T == VT_IQ4_XS;
 }
 
-/* N words at any address: no word is read that holds nothing of them. */
-template <bool FOUR, int N> GPU_FN void unit_words(uint32_t *w, const uint8_t *p) {
+/* N words at any address. No word is read that holds nothing of them, unless there is memory behind (PADDED). */
+template <bool FOUR, bool PADDED, int N> GPU_FN void unit_words(uint32_t *w, const uint8_t *p) {
     if (FOUR) {
 #pragma unroll
         for (int i = 0; i < N; i++) w[i] = ((const uint32_t *)p)[i];
@@ -37,7 +37,7 @@ template <bool FOUR, int N> GPU_FN void unit_words(uint32_t *w, const uint8_t *p
     uint32_t raw[N + 1];
 #pragma unroll
     for (int i = 0; i < N; i++) raw[i] = a[i];
-    raw[N] = off ? a[N] : 0;
+    raw[N] = PADDED || off ? a[N] : 0;
 #pragma unroll
     for (int i = 0; i < N; i++) w[i] = __funnelshift_r(raw[i], raw[i + 1], off * 8);
 }
@@ -54,31 +54,31 @@ GPU_FN uint32_t unit_u16(const uint8_t *p) { return *(const uint16_t *)p; }
 GPU_FN uint32_t unit_u32(const uint8_t *p) { return *(const uint32_t *)p; }
 
 /* Unit u of the block of 256 at b, or the block of 32 at b. */
-template <int T> GPU_FN void unit_load(unit_raw<T> &r, const uint8_t *b, int u) {
+template <int T, bool PADDED> GPU_FN void unit_load(unit_raw<T> &r, const uint8_t *b, int u) {
     constexpr bool four = unit_on_four<T>();
     constexpr int at = T == VT_Q4_1 ? 4 : T == VT_Q5_0 ? 6 : T == VT_Q5_1 ? 8 : T == VT_MXFP4 ? 1 : 2;
     if constexpr (!gpu_is_k<T>()) {
-        unit_words<four, unit_raw<T>::NQ>(r.q, b + at);
-        if constexpr (T == VT_Q5_0 || T == VT_Q5_1) unit_words<four, 1>(r.high, b + at - 4);
+        unit_words<four, PADDED, unit_raw<T>::NQ>(r.q, b + at);
+        if constexpr (T == VT_Q5_0 || T == VT_Q5_1) unit_words<four, PADDED, 1>(r.high, b + at - 4);
         r.s[0] = T == VT_MXFP4 ? *b : gpu_has_min<T>() ? unit_u32(b) : unit_u16(b);
     } else if constexpr (T == VT_Q2_K) {
-        unit_words<four, 8>(r.q, b + 16 + 32 * (u / 4));
+        unit_words<four, PADDED, 8>(r.q, b + 16 + 32 * (u / 4));
         r.s[0] = unit_u32(b + 80), r.s[1] = unit_u16(b + 2 * u);
     } else if constexpr (T == VT_Q3_K) {
-        unit_words<four, 8>(r.q, b + 32 + 32 * (u / 4));
-        unit_words<four, 8>(r.high, b);
+        unit_words<four, PADDED, 8>(r.q, b + 32 + 32 * (u / 4));
+        unit_words<four, PADDED, 8>(r.high, b);
         r.s[0] = unit_u16(b + 108), r.s[1] = unit_u16(b + 96 + 2 * u % 8), r.s[2] = unit_u16(b + 104 + 2 * u % 4);
     } else if constexpr (T == VT_Q6_K) {
-        unit_words<four, 8>(r.q, b + 64 * (u / 4) + 32 * (u % 2));
-        unit_words<four, 8>(r.high, b + 128 + 32 * (u / 4));
+        unit_words<four, PADDED, 8>(r.q, b + 64 * (u / 4) + 32 * (u % 2));
+        unit_words<four, PADDED, 8>(r.high, b + 128 + 32 * (u / 4));
         r.s[0] = unit_u16(b + 208), r.s[1] = unit_u16(b + 192 + 2 * u);
     } else if constexpr (T == VT_IQ4_XS) {
-        unit_words<four, 4>(r.q, b + 8 + 16 * u);
+        unit_words<four, PADDED, 4>(r.q, b + 8 + 16 * u);
         r.s[0] = unit_u32(b), r.s[1] = b[4 + u / 2];
     } else {
-        unit_words<four, 8>(r.q, b + (T == VT_Q4_K ? 16 : 48) + 32 * (u / 2));
-        if constexpr (T == VT_Q5_K) unit_words<four, 8>(r.high, b + 16);
-        unit_words<true, 4>(r.s, b);
+        unit_words<four, PADDED, 8>(r.q, b + (T == VT_Q4_K ? 16 : 48) + 32 * (u / 2));
+        if constexpr (T == VT_Q5_K) unit_words<four, PADDED, 8>(r.high, b + 16);
+        unit_words<true, PADDED, 4>(r.s, b);
     }
 }
 
@@ -167,12 +167,34 @@ template <int T, int J> GPU_FN float unit_float(uint32_t v) {
 }
 
 /* The product of the scale and what is taken away is exact: the scale has few enough bits. */
-template <int T> GPU_HD constexpr bool unit_is_fused() { return !gpu_has_min<T>() && T != VT_IQ4_XS && T != VT_MXFP4; }
+template <int T> GPU_HD constexpr bool unit_is_fused() { return !gpu_has_min<T>() && T != VT_IQ4_XS; }
 
 template <int T> GPU_FN float unit_value(float f, float ds, float less, float all) {
     if (unit_is_fused<T>()) return fmaf(f, ds, all);
     const float v = f - (unit_plus<T>() + (float)unit_zero<T>());
     return gpu_has_min<T>() ? fmaf(v, ds, -less) : v * ds;
+}
+
+/* Integers of at most five bits times a half need no floats: they are BF16 values, and so are their products with the three lowest of the half's eleven bits; adding those to the product with the
+ * eight highest is the one rounding. Of MXFP4 the scale is a power of two. */
+template <int T> GPU_HD constexpr bool unit_is_short() { return T == VT_Q4_0 || T == VT_Q5_0 || T == VT_MXFP4; }
+
+GPU_FN uint32_t unit_fma(uint32_t x, uint32_t y, uint32_t z) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z));
+    return r;
+}
+
+GPU_FN uint32_t unit_twice(float f) { return __byte_perm(__float_as_uint(f), 0, 0x3232); } /* the upper half of its bits */
+
+template <int T> GPU_FN void unit_unpack_short(uint32_t (&w)[16], const uint32_t (&v)[8], float d) {
+    const float high = __uint_as_float(__float_as_uint(d) & 0xFFFF0000u);
+    const uint32_t by = unit_twice(high), rest = unit_twice(d - high), less = unit_twice(-128.0f - (float)unit_zero<T>());
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const uint32_t q = unit_fma(__byte_perm(v[i / 2], 0x43434343u, i % 2 ? 0x4342 : 0x4140), 0x3F803F80u, less);
+        w[i] = unit_fma(q, by, T == VT_MXFP4 ? 0x80008000u : unit_fma(q, rest, 0x80008000u));
+    }
 }
 
 /* Elements 2 i and 2 i + 1 in w[i]. */
@@ -182,11 +204,15 @@ template <int T> GPU_FN void unit_unpack(uint32_t (&w)[16], const unit_raw<T> &r
     unit_bytes<T>(v, r, u);
     unit_scale<T>(scale[0], minus[0], r, u, 0);
     unit_scale<T>(scale[1], minus[1], r, u, 1);
+    if constexpr (unit_is_short<T>()) {
+        unit_unpack_short<T>(w, v, scale[0]);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float ds = scale[i / 4], less = minus[i / 4], all = -(unit_plus<T>() + (float)unit_zero<T>()) * ds;
-        w[2 * i] = unit_pair(unit_value<T>(unit_float<T, 0>(v[i]), ds, less, all), unit_value<T>(unit_float<T, 1>(v[i]), ds, less, all));
-        w[2 * i + 1] = unit_pair(unit_value<T>(unit_float<T, 2>(v[i]), ds, less, all), unit_value<T>(unit_float<T, 3>(v[i]), ds, less, all));
+        for (int i = 0; i < 8; i++) {
+            const float ds = scale[i / 4], less = minus[i / 4], all = -(unit_plus<T>() + (float)unit_zero<T>()) * ds;
+            w[2 * i] = unit_pair(unit_value<T>(unit_float<T, 0>(v[i]), ds, less, all), unit_value<T>(unit_float<T, 1>(v[i]), ds, less, all));
+            w[2 * i + 1] = unit_pair(unit_value<T>(unit_float<T, 2>(v[i]), ds, less, all), unit_value<T>(unit_float<T, 3>(v[i]), ds, less, all));
+        }
     }
 }
 

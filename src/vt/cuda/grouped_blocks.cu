@@ -34,16 +34,18 @@ template <int T, int NT, bool GATED> __global__ void __launch_bounds__(UNIT_THRE
     if (g.n == 0) return;
     const uint8_t *w = a.table[g.group], *up = GATED && a.extra_table ? a.extra_table[g.group] : w, *bias = a.bias_table ? a.bias_table[g.group] : NULL;
     if (!w || !up) return;
-    const int n0 = (int)blockIdx.x % n_tiles * UNIT_TILE, COLUMNS = GATED ? UNIT_TILE / 2 : UNIT_TILE, last = GATED ? a.n_gated : a.n_n;
-    auto w_row = [&](int i) { return group_w<GATED>(a, w, up, n0 + i, true); };
+    const int TILE = unit_tile_rows<4>(), COLUMNS = GATED ? TILE / 2 : TILE, n0 = (int)blockIdx.x % n_tiles * TILE, last = GATED ? a.n_gated : a.n_n;
+    auto w_row = [&](int, int i) { return group_w<GATED>(a, w, up, n0 + i, true); };
     auto x_row = [&](int j) -> const uint8_t * { return j < g.n ? gpu_group_x(a, g.begin + j) : NULL; };
-    unit_tile<T, NT>(unit_shared, w_row, x_row, a.n_k);
-    for (int i = threadIdx.x; i < COLUMNS * g.n; i += UNIT_THREADS) {
-        const int c = i % COLUMNS, j = i / COLUMNS, column = (GATED ? n0 / 2 : n0) + c;
-        if (column >= last) continue;
-        const float x = unit_total<NT>(unit_shared, GATED ? 2 * c : c, j), y = GATED ? unit_total<NT>(unit_shared, 2 * c + 1, j) : 0.0f;
-        group_store<GATED>(a, a.out.data + (int64_t)(g.begin + j) * a.out.stride[0], bias, column, x, y);
-    }
+    auto emit = [&](int, const float *sums) {
+        for (int i = threadIdx.x; i < COLUMNS * g.n; i += UNIT_THREADS) {
+            const int c = i % COLUMNS, j = i / COLUMNS, column = (GATED ? n0 / 2 : n0) + c;
+            if (column >= last) continue;
+            const float x = unit_total<NT, 4>(sums, GATED ? 2 * c : c, j), y = GATED ? unit_total<NT, 4>(sums, 2 * c + 1, j) : 0.0f;
+            group_store<GATED>(a, a.out.data + (int64_t)(g.begin + j) * a.out.stride[0], bias, column, x, y);
+        }
+    };
+    unit_tiles<T, NT, 4>(unit_shared, 0, 1, 1, w_row, x_row, a.n_k, emit);
 }
 
 template <int T, bool GATED> __global__ void __launch_bounds__(WGMMA_THREADS, 1) grouped_units_wgmma_kernel(const __grid_constant__ gpu_grouped a, int n_tiles) {
@@ -84,15 +86,15 @@ static int64_t rows_of_tile(const vt_call *call) {
 }
 
 template <int T, int NT, bool GATED> static status launch_few(vt_queue *q, const vt_call *call, error *err) {
-    return launch(q, call, grouped_units_kernel<T, NT, GATED>, unit_shared_bytes<T, NT>(), 8 * NT, UNIT_TILE, UNIT_THREADS, err);
+    return launch(q, call, grouped_units_kernel<T, NT, GATED>, unit_shared_bytes<T, NT>(), 8 * NT, unit_tile_rows<4>(), UNIT_THREADS, err);
 }
 
 template <int T, bool GATED> static status by_rows(vt_queue *q, const vt_call *call, error *err) {
     const int64_t rows = rows_of_tile(call);
     if (rows <= 8) return launch_few<T, 1, GATED>(q, call, err);
-    if (rows <= 16) return launch_few<T, 2, GATED>(q, call, err);
+    if (rows <= 16 || gpu_device(q)->shared_bytes < unit_shared_bytes<T, 4>()) return launch_few<T, 2, GATED>(q, call, err);
     if (rows <= 32 || !cuda_runs_wgmma(q)) return launch_few<T, 4, GATED>(q, call, err);
-    return launch(q, call, grouped_units_wgmma_kernel<T, GATED>, unit_wgmma_shared<1>(), WGMMA_BM, UNIT_WGMMA_N, WGMMA_THREADS, err);
+    return launch(q, call, grouped_units_wgmma_kernel<T, GATED>, unit_wide<T, 1>::SHARED, WGMMA_BM, UNIT_WGMMA_N, WGMMA_THREADS, err);
 }
 
 /* Sixteen bytes of rows at a time; addresses of the tables are multiples of 64. */

@@ -3,42 +3,51 @@
 #include "vt/cuda/gpu_unit_tiles.cuh"
 #include "vt/cuda/matmul_blocks.cuh"
 
-template <int T, int NT> __global__ void __launch_bounds__(UNIT_THREADS, NT <= 4 ? 2 : 1) blocks_mma_kernel(const __grid_constant__ block_args a) {
+template <int T, int NT, int PARTS> __global__ void __launch_bounds__(UNIT_THREADS, NT <= 4 ? 2 : 1) blocks_mma_kernel(const __grid_constant__ block_args a, int n_tiles) {
     extern __shared__ __align__(16) uint8_t unit_shared[];
-    const int64_t n0 = (int64_t)blockIdx.x * UNIT_TILE, m0 = (int64_t)blockIdx.y * (8 * NT);
+    const int TILE = unit_tile_rows<PARTS>();
+    const int64_t m0 = (int64_t)blockIdx.y * (8 * NT);
     gpu_let_next_start();
-    auto w_row = [&](int i) { return a.b + (n0 + i < a.n ? n0 + i : a.n - 1) * a.b_stride; };
+    auto w_row = [&](int tile, int i) {
+        const int64_t n = (int64_t)tile * TILE + i;
+        return a.b + (n < a.n ? n : a.n - 1) * a.b_stride;
+    };
     auto x_row = [&](int j) { return m0 + j < a.m ? a.a + (m0 + j) * a.a_stride : NULL; };
-    unit_tile<T, NT>(unit_shared, w_row, x_row, a.k);
-    for (int i = threadIdx.x; i < UNIT_TILE * 8 * NT; i += UNIT_THREADS) {
-        const int64_t n = n0 + i % UNIT_TILE, m = m0 + i / UNIT_TILE;
-        if (n < a.n && m < a.m) *(float *)(a.out + m * a.out_stride + n * 4) = unit_total<NT>(unit_shared, i % UNIT_TILE, i / UNIT_TILE);
-    }
+    auto emit = [&](int tile, const float *sums) {
+        for (int i = threadIdx.x; i < TILE * 8 * NT; i += UNIT_THREADS) {
+            const int64_t n = (int64_t)tile * TILE + i % TILE, m = m0 + i / TILE;
+            if (n < a.n && m < a.m) *(float *)(a.out + m * a.out_stride + n * 4) = unit_total<NT, PARTS>(sums, i % TILE, i / TILE);
+        }
+    };
+    unit_tiles<T, NT, PARTS>(unit_shared, (int)blockIdx.x, (int)gridDim.x, n_tiles, w_row, x_row, a.k, emit);
 }
 
-template <int T, int NT> static status run(vt_queue *q, const block_args *a, error *err) {
+template <int T, int NT, int PARTS> static status run(vt_queue *q, const block_args *a, error *err) {
     const int bytes = unit_shared_bytes<T, NT>();
-    const int64_t tiles_m = gpu_ceil(a->m, 8 * NT);
-    if (tiles_m > 65535) return cuda_refuse(err, "a product of too many rows");
-    TRY(cuda_result(cudaFuncSetAttribute(blocks_mma_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    const int64_t tiles_m = gpu_ceil(a->m, 8 * NT), n_tiles = gpu_ceil(a->n, unit_tile_rows<PARTS>()), most = (int64_t)gpu_device(q)->n_multiprocessors * (NT <= 4 ? 2 : 1);
+    if (tiles_m > 65535 || n_tiles > INT32_MAX) return cuda_refuse(err, "a product of too many rows");
+    TRY(cuda_result(cudaFuncSetAttribute(blocks_mma_kernel<T, NT, PARTS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
-    c.gridDim = dim3((unsigned)gpu_ceil(a->n, UNIT_TILE), (unsigned)tiles_m);
+    c.gridDim = dim3((unsigned)(n_tiles < most ? n_tiles : most), (unsigned)tiles_m);
     c.blockDim = dim3(UNIT_THREADS);
     c.dynamicSmemBytes = (size_t)bytes;
     c.stream = gpu_stream(q);
     c.attrs = &early;
     c.numAttrs = gpu_runs_90a(q) ? 1 : 0; /* code for other devices has no gpu_await_previous */
-    return cuda_result(cudaLaunchKernelEx(&c, blocks_mma_kernel<T, NT>, *a), "launching a kernel", err);
+    return cuda_result(cudaLaunchKernelEx(&c, blocks_mma_kernel<T, NT, PARTS>, *a, (int)n_tiles), "launching a kernel", err);
 }
 
+/* K in eight parts where rows of weights are so few that tiles of 32 would leave multiprocessors idle. */
 template <int T> static status by_rows(vt_queue *q, const block_args *a, error *err) {
-    if (a->m <= 8) return run<T, 1>(q, a, err);
-    if (a->m <= 16) return run<T, 2>(q, a, err);
-    if (a->m <= 32) return run<T, 4>(q, a, err);
-    return run<T, 8>(q, a, err);
+    const bool narrow = gpu_ceil(a->n, unit_tile_rows<4>()) < gpu_device(q)->n_multiprocessors;
+    const int room = gpu_device(q)->shared_bytes;
+    if (a->m <= 8) return narrow ? run<T, 1, 8>(q, a, err) : run<T, 1, 4>(q, a, err);
+    if (a->m <= 16 || room < unit_shared_bytes<T, 4>()) return narrow ? run<T, 2, 8>(q, a, err) : run<T, 2, 4>(q, a, err);
+    if (a->m <= 32 || room < unit_shared_bytes<T, 8>()) return run<T, 4, 4>(q, a, err);
+    return run<T, 8, 4>(q, a, err);
 }
 
 /* Sixteen bytes of activations at a time; weights at addresses that their words need. */

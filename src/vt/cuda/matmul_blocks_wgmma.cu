@@ -24,19 +24,23 @@ template <int T, int MG> __global__ void __launch_bounds__(WGMMA_THREADS, 1) blo
 }
 
 template <int T, int MG> static status run(vt_queue *q, const vt_call *call, const block_args *a, error *err) {
-    const int bytes = unit_wgmma_shared<MG>();
+    const int bytes = unit_wide<T, MG>::SHARED;
     TRY(cuda_result(cudaFuncSetAttribute(blocks_wgmma_kernel<T, MG>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
     blocks_wgmma_kernel<T, MG><<<dim3((unsigned)gpu_ceil(a->m, MG * WGMMA_BM), (unsigned)gpu_ceil(a->n, UNIT_WGMMA_N)), WGMMA_THREADS, bytes, gpu_stream(q)>>>(*a);
     return gpu_launched(call, err);
 }
 
-/* Tall tiles unpack weights half as often; where they would leave multiprocessors idle, low ones. The sums of both are the same. */
+/* Tall tiles unpack weights half as often; where they would leave multiprocessors idle, low ones (but not for a single column of tiles, which has few of either). The sums of both are the same. */
 template <int T> static status by_rows(vt_queue *q, const vt_call *call, const block_args *a, error *err) {
     const int64_t tall = gpu_ceil(a->m, 2 * WGMMA_BM) * gpu_ceil(a->n, UNIT_WGMMA_N);
-    return a->m > WGMMA_BM && tall >= gpu_device(q)->n_multiprocessors ? run<T, 2>(q, call, a, err) : run<T, 1>(q, call, a, err);
+    return a->m > WGMMA_BM && (tall >= gpu_device(q)->n_multiprocessors || a->n <= UNIT_WGMMA_N) ? run<T, 2>(q, call, a, err) : run<T, 1>(q, call, a, err);
 }
 
-bool cuda_blocks_take_wgmma(const vt_queue *q, const block_args *a) { return cuda_runs_wgmma(q) && a->m > 64 && a->n <= 65535 * UNIT_WGMMA_N; }
+/* More than 64 rows; half a tile too where there are tiles for most multiprocessors. */
+bool cuda_blocks_take_wgmma(const vt_queue *q, const block_args *a) {
+    const bool wide = gpu_ceil(a->n, UNIT_WGMMA_N) * 4 >= (int64_t)gpu_device(q)->n_multiprocessors * 3;
+    return cuda_runs_wgmma(q) && a->m > (wide ? 32 : 64) && a->n <= 65535 * UNIT_WGMMA_N;
+}
 
 status cuda_blocks_wgmma(vt_queue *q, const vt_call *call, const block_args *a, error *err) {
     switch ((int)call->t[2]->dtype) {

@@ -2,7 +2,8 @@
 /*
  * BF16 activations times FP8 or MXFP4 weights, and F32 activations times FP8 weights, on matrix units (m16n8k16, the weights are operand a): decode, and everything where there is
  * no wgmma. A block has sixteen rows of weights; its eight warps share K in even parts and their sums are added in ascending order. A lane
- * reads sixteen bytes of a row at a time; which k a place of the multiplication stands for is free, so it is what the lane holds.
+ * reads sixteen bytes of a row at a time; which k a place of the multiplication stands for is free, so it is what the lane holds. The parts of one or two rows of F32 activations are columns of
+ * one multiplication (COLUMNS), made once for a block in shared memory.
  *
  * Numbers: weights and products are exact; F32 activations are cut into three BF16 parts (gpu_mma.cuh), which go by from the smallest to the largest. FP8: the F32 sum of 64 k, then sum = fma(that, scale, sum). MXFP4: the scale is a power of two
  * and goes into the weight, which stays exact. A NaN weight makes its output NaN.
@@ -12,6 +13,7 @@
 #include "vt/cuda/matmul_scaled.cuh"
 
 static const int SCALED_WARPS = 8, SCALED_THREADS = SCALED_WARPS * 32, SCALED_ROWS = 16;
+static const int MAX_COLUMNS = 64 << 10; /* bytes */
 
 GPU_FN uint4 scaled_stream(const uint8_t *p) {
     uint4 v;
@@ -102,8 +104,28 @@ template <int TA, int TB, int NT> GPU_FN void scaled_multiply(float (&d)[NT][4],
     }
 }
 
-template <int TA, int TB, int TS, int NT> __global__ void __launch_bounds__(SCALED_THREADS) scaled_mma_kernel(const __grid_constant__ scaled_args a) {
+/* Column 3 m + p: part p of row m, in shared memory; a column is not a multiple of the banks. */
+GPU_FN int scaled_column(int k) { return k * 2 + 16; }
+
+GPU_FN void scaled_columns(uint8_t *shared, const scaled_args &a) {
+    const int k = (int)a.k;
+    for (int m = 0; m < (int)a.m; m++) {
+        for (int i = threadIdx.x * 4; i < k; i += SCALED_THREADS * 4) {
+            const float4 v = *(const float4 *)(a.a + m * a.a_stride + i * 4);
+            uint32_t x[3], y[3];
+            mma_split3(v.x, v.y, x);
+            mma_split3(v.z, v.w, y);
+#pragma unroll
+            for (int p = 0; p < 3; p++) *(uint2 *)(shared + (3 * m + p) * scaled_column(k) + i * 2) = make_uint2(x[p], y[p]);
+        }
+    }
+    __syncthreads();
+}
+
+template <int TA, int TB, int TS, int NT, bool COLUMNS> __global__ void __launch_bounds__(SCALED_THREADS) scaled_mma_kernel(const __grid_constant__ scaled_args a) {
     __shared__ float sums[SCALED_WARPS][SCALED_ROWS][8 * NT + 1];
+    extern __shared__ __align__(16) uint8_t columns[];
+    if constexpr (COLUMNS) scaled_columns(columns, a);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, q = lane % 4, K = scaled_chunk<TB>::K, U = NT <= 2 ? 4 : 2;
     const int64_t n0 = (int64_t)blockIdx.x * SCALED_ROWS, m0 = (int64_t)blockIdx.y * (8 * NT);
     const uint8_t *w[2], *s[2], *x[NT];
@@ -115,6 +137,7 @@ template <int TA, int TB, int TS, int NT> __global__ void __launch_bounds__(SCAL
     }
 #pragma unroll
     for (int n = 0; n < NT; n++) x[n] = m0 + n * 8 + r < a.m ? a.a + (m0 + n * 8 + r) * a.a_stride : NULL;
+    if constexpr (COLUMNS) x[0] = r < 3 * (int)a.m ? columns + r * scaled_column((int)a.k) : NULL;
     const int n_chunks = ((int)a.k + K - 1) / K, part = (n_chunks + SCALED_WARPS - 1) / SCALED_WARPS, begin = warp * part;
     const int end = begin + part < n_chunks ? begin + part : n_chunks;
     float sum[NT][4];
@@ -139,7 +162,7 @@ template <int TA, int TB, int TS, int NT> __global__ void __launch_bounds__(SCAL
                 float d[NT][4];
 #pragma unroll
                 for (int n = 0; n < NT; n++) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
-                scaled_multiply<TA, TB, NT>(d, c[u], x, k, inside);
+                scaled_multiply<COLUMNS ? VT_BF16 : TA, TB, NT>(d, c[u], x, k, inside);
                 const int block = (c0 + u) * K / a.block_k;
                 const float by[2] = {narrow_scale<TS>(s[0], block), narrow_scale<TS>(s[1], block)};
 #pragma unroll
@@ -170,21 +193,29 @@ template <int TA, int TB, int TS, int NT> __global__ void __launch_bounds__(SCAL
     for (int i = threadIdx.x; i < SCALED_ROWS * 8 * NT; i += SCALED_THREADS) {
         const int row = i % SCALED_ROWS, token = i / SCALED_ROWS;
         if (n0 + row >= a.n || m0 + token >= a.m) continue;
-        float total = sums[0][row][token];
+        auto column = [&](int i) {
+            float total = sums[0][row][i];
 #pragma unroll
-        for (int j = 1; j < SCALED_WARPS; j++) total += sums[j][row][token];
+            for (int j = 1; j < SCALED_WARPS; j++) total += sums[j][row][i];
+            return total;
+        };
+        const float total = COLUMNS ? (column(3 * token + 2) + column(3 * token + 1)) + column(3 * token) : column(token);
         *(float *)(a.out + (m0 + token) * a.out_stride + (n0 + row) * 4) = total;
     }
 }
 
-template <int TA, int TB, int TS, int NT> static status run(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+template <int TA, int TB, int TS, int NT, bool COLUMNS = false> static status run(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    const int bytes = COLUMNS ? (int)a->m * 3 * ((int)a->k * 2 + 16) : 0;
     dim3 grid((unsigned)gpu_ceil(a->n, SCALED_ROWS), (unsigned)gpu_ceil(a->m, 8 * NT));
     if (grid.y > 65535) return cuda_refuse(err, "a product of too many rows");
-    scaled_mma_kernel<TA, TB, TS, NT><<<grid, SCALED_THREADS, 0, gpu_stream(q)>>>(*a);
+    if (bytes > 32 << 10) TRY(cuda_result(cudaFuncSetAttribute(scaled_mma_kernel<TA, TB, TS, NT, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, MAX_COLUMNS), "shared memory", err));
+    scaled_mma_kernel<TA, TB, TS, NT, COLUMNS><<<grid, SCALED_THREADS, bytes, gpu_stream(q)>>>(*a);
     return gpu_launched(call, err);
 }
 
 template <int TA, int TB, int TS> static status by_rows(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
+    if constexpr (TA == VT_F32)
+        if (a->m <= 2 && a->m * 3 * (a->k * 2 + 16) <= MAX_COLUMNS) return run<TA, TB, TS, 1, true>(q, call, a, err);
     if (a->m <= 8) return run<TA, TB, TS, 1>(q, call, a, err);
     if (a->m <= 16) return run<TA, TB, TS, 2>(q, call, a, err);
     if (a->m <= 32) return run<TA, TB, TS, 4>(q, call, a, err);

@@ -210,7 +210,7 @@ template <int TS> static status run_split(vt_queue *q, const vt_call *call, cons
 /* A thread reads 32 weights at a time. */
 bool cuda_scaled_takes_wgmma(const vt_queue *q, const scaled_args *a, bool f32) {
     const int most = f32 ? scaled_form<3>::MAX_SCALES : scaled_form<1>::MAX_SCALES;
-    return cuda_runs_wgmma(q) && a->k % 32 == 0 && a->m > 64 && a->n <= 65535 * TILE && gpu_ceil(a->k, a->block_k) <= most && (!f32 || split_rows(a->k) > 0);
+    return cuda_runs_wgmma(q) && a->k % 32 == 0 && a->m > (f32 ? 16 : 64) && a->n <= 65535 * TILE && gpu_ceil(a->k, a->block_k) <= most && (!f32 || split_rows(a->k) > 0);
 }
 
 template <int TS> static status run_fp8(vt_queue *q, const vt_call *call, const scaled_args *a, error *err) {
