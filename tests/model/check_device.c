@@ -205,12 +205,12 @@ static void streamed(void **state) {
             assert_int_equal(st.expert_slots, budgets[h]);
             assert_int_equal(st.expert_failures, 0);
             assert_int_equal(st.expert_hits + st.expert_misses, st.device_expert_misses + st.device_experts_ahead); /* the host is asked for what the device lacks, or may come to */
-            assert_true(st.device_expert_misses + st.device_experts_ahead_used >= st.experts_distinct && st.device_expert_bytes > 0);
+            assert_true(st.device_expert_misses + st.device_experts_ahead >= st.experts_distinct && st.device_expert_bytes > 0);
             assert_true((d / 2 + h) % 2 == 0 || st.device_experts_ahead == 0);
             n_copied_ahead += st.device_experts_ahead_used;
             const uint64_t brought = st.expert_misses + st.experts_prefetch_used; /* to the host: missing, or read ahead */
             const bool device_full = budgets[d] < st.experts_distinct, host_full = budgets[h] < st.experts_distinct;
-            if (device_full) assert_true(st.device_expert_evictions > 0 && st.device_expert_misses + st.device_experts_ahead_used > st.experts_distinct);
+            if (device_full) assert_true(st.device_expert_evictions > 0 && st.device_expert_misses + st.device_experts_ahead > st.experts_distinct);
             if (device_full && host_full) {
                 assert_true(st.expert_evictions > 0 && brought > st.experts_distinct);
                 n_both++;
