@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { BESIDE_ROWS = 64 };
+
 static vt_tensor part_view(const block_ctx *c, const expert_layer *el, int part, const expert_lease *lease) {
     vt_tensor v = el->parts[part].view;
     v.device = c->q->device;
@@ -261,6 +263,10 @@ static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_t
 status moe_beside(block_ctx *c, int layer, const block_moe_params *p) { return p->beside != NULL ? p->beside(c, layer, p->beside_ctx) : STATUS_OK; }
 
 status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index, vt_tensor weights, const block_moe_params *p) {
+    if (p->branched) {
+        const status rc = vt_branch(c->q, VT_BRANCH_JOIN);
+        if (rc != STATUS_OK) return error_set(c->err, rc, "model: the device waits for no branch of its own");
+    }
     if (p->link == NULL) return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
     block_link link = *p->link;
     link.b = (block_branch){.y = slab, .index = index, .weights = weights, .norm = link.b.norm};
@@ -297,12 +303,39 @@ static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int lay
     return moe_combine(c, out, slab, index, weights, p);
 }
 
-status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
+/*
+ * The work beside resident experts goes on while their router is still choosing: for few rows, whose kernels leave most of the device idle. What it keeps in the workspace stays its own until
+ * the branch is joined. While planning this is the workspace's worst case where all steps are such ones; steps of more rows than twice as many need more than any of them.
+ */
+static bool goes_beside(const block_ctx *c, int layer, const block_moe_params *p) {
+    const model *m = c->m;
+    if (p->beside == NULL || m->gated == 0 || m->opt.host_queue != NULL) return false;
+    if (m->planning) return c->n_rows <= 3 * BESIDE_ROWS;
+    return c->n_rows <= BESIDE_ROWS && m->moe->parts[layer].grouped && moe_resident_tables(m, layer) != NULL && !moe_is_watched(m);
+}
+
+static status begin_beside(block_ctx *c, int layer, block_moe_params *p) {
+    model *m = c->m;
+    const size_t peak = m->ws_peak;
+    m->ws_peak = m->ws_used;
+    status rc = vt_branch(c->q, VT_BRANCH_BEGIN);
+    if (rc != STATUS_OK) error_note(c->err, rc, "model: the device has no branch");
+    if (rc == STATUS_OK) {
+        rc = p->beside(c, layer, p->beside_ctx);
+        const status ended = vt_branch(c->q, VT_BRANCH_END);
+        if (rc == STATUS_OK && ended != STATUS_OK) rc = error_set(c->err, ended, "model: the device ends no branch");
+    }
+    m->ws_used = m->ws_peak;
+    if (peak > m->ws_peak) m->ws_peak = peak;
+    p->beside = NULL;
+    p->branched = true;
+    return rc;
+}
+
+static status run_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
     model *m = c->m;
     const int64_t k = m->hp.n_experts_used, n = c->n_rows;
-    const size_t mark = ws_mark(c);
     moe_choice choice;
-    if (!m->planning && m->moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
     choice.guessed_layer = layer_to_guess(c, layer);
     choice.x = x;
     if (m->planning && m->opt.host_queue != NULL) TRY(moe_host_plan(c, layer, x, p));
@@ -314,12 +347,19 @@ status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, i
     TRY(route(c, x_router, layer, p, choice.ids, choice.weights));
     if (choice.guessed_layer >= 0) TRY(guess(c, choice.guessed_layer, p, choice.guessed));
     if (m->planning) moe_grouped_choose(c, layer);
-    if (m->moe->parts[layer].grouped)
-        TRY(moe_grouped(c, out, x, layer, p, &choice));
-    else
-        TRY(expert_by_expert(c, out, x, layer, p, &choice));
+    return m->moe->parts[layer].grouped ? moe_grouped(c, out, x, layer, p, &choice) : expert_by_expert(c, out, x, layer, p, &choice);
+}
+
+status block_moe(block_ctx *c, vt_tensor out, vt_tensor x, vt_tensor x_router, int layer, const block_moe_params *p) {
+    const size_t mark = ws_mark(c);
+    block_moe_params own = *p;
+    status rc = STATUS_OK;
+    if (!c->m->planning && c->m->moe->store == NULL) return error_set(c->err, STATUS_BUG, "model: layer %d has experts and no store was attached", layer);
+    if (goes_beside(c, layer, p)) rc = begin_beside(c, layer, &own);
+    if (rc == STATUS_OK) rc = run_moe(c, out, x, x_router, layer, &own);
+    if (rc != STATUS_OK && own.branched) (void)!vt_branch(c->q, VT_BRANCH_JOIN); /* nobody writes what it still reads */
     ws_release(c, mark);
-    return STATUS_OK;
+    return rc;
 }
 
 static status shared_beside(block_ctx *c, int layer, void *ctx) {

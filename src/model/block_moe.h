@@ -28,6 +28,7 @@ typedef struct block_moe_params {
     status (*router_input)(block_ctx *c, vt_tensor out, vt_tensor x, int layer); /* what a layer's router sees of the residual stream; NULL: its norm (W_FFN_NORM) */
     status (*beside)(block_ctx *c, int layer, void *ctx); /* NULL, or work of the layer that needs nothing of its experts: queued while they are on their way */
     void *beside_ctx;
+    bool branched;          /* of block_moe itself: `beside` is under way in a branch of the queue, which is joined before the experts' sum */
     const block_link *link; /* NULL, or what the sum of the experts goes into as its branch b: `out` of block_moe is the residual stream then */
 } block_moe_params;
 

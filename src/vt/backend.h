@@ -101,6 +101,8 @@ typedef struct vt_host_api {
     const char *(*option)(void *ctx, const char *key); /* configuration that concerns backends ("cpu-isa"); NULL = not set */
 } vt_host_api;
 
+typedef enum vt_branch_step { VT_BRANCH_BEGIN, VT_BRANCH_END, VT_BRANCH_JOIN } vt_branch_step;
+
 /**
  * The vtable. dev: the backend's own state of one opened device. NULL entries mean the default stated.
  * Threads: open/close from one thread; the rest per queue from one thread at a time.
@@ -145,6 +147,9 @@ typedef struct vt_backend {
     uint64_t (*alloc_unit)(void *dev);  /* what alloc takes is a multiple of it. NULL: what was asked for */
     /* Reads so many bytes of device memory, aligned to 256, once, and changes nothing: for measuring. NULL: cannot be measured */
     status (*read_pass)(void *dev, void *handle, const void *p, size_t bytes);
+
+    /* From begin to end a queue's calls go to a lane of its own, which starts when what was queued before begin is done; what is queued behind join waits for it. NULL: all goes in order */
+    status (*branch)(void *dev, void *handle, vt_branch_step step);
 } vt_backend;
 
 /** Entry of a shared object libheadrace-NAME.so: NULL and a reason when it cannot serve this core's ABI. */

@@ -300,6 +300,11 @@ void vt_graph_destroy(vt_device *d, void *graph) {
     if (graph && d->backend->vtable.graph_destroy) d->backend->vtable.graph_destroy(d->dev, graph);
 }
 
+status vt_branch(vt_queue *q, vt_branch_step step) {
+    const vt_backend *v = q->recorder ? NULL : working(q);
+    return v && v->branch ? v->branch(q->dev, q->handle, step) : STATUS_OK;
+}
+
 status vt_read_pass(vt_queue *q, const void *p, size_t bytes) {
     const vt_backend *v = working(q);
     return v && v->read_pass ? v->read_pass(q->dev, q->handle, p, bytes) : STATUS_UNSUPPORTED;

@@ -124,6 +124,12 @@ NODISCARD status vt_fence_wait_host(vt_device *d, vt_fence f); /* the caller blo
 bool vt_fence_done(vt_device *d, vt_fence f);
 
 /**
+ * Two stretches of work that need nothing of each other: what a queue is given between begin and end may run beside what it is given after end, until join. They share no memory that either
+ * writes. Calls of ops alone, and one branch at a time; a device that has no lanes runs all in order.
+ */
+NODISCARD status vt_branch(vt_queue *q, vt_branch_step step);
+
+/**
  * Work that repeats (VT_CAP_CAPTURE). Between begin and end a queue keeps kernels, copies and fills instead of running them, and nothing may wait for it; the graph that end gives runs them
  * again at each replay, in order, with the addresses and numbers of the capture. After a failed end the queue works as before, and nothing was run. A graph goes before its device.
  */

@@ -105,6 +105,15 @@ static headrace_status try_load(headrace_engine **out, headrace_error *err, cons
 
 /* ---- bits ---- */
 
+/* Whether some layer has work that needs nothing of its experts. */
+static bool has_beside(const headrace_engine *e) {
+    bool found = false;
+    for (int32_t l = 0; e->model->moe->any && l < bank_layers(e); l++) {
+        found |= e->model->moe->bank.layers[l].n_experts > 0 && (e->model->arch->dense_beside_experts || model_weight(e->model, W_SHARED_GATE, l)->n_dims != 0);
+    }
+    return found;
+}
+
 static void resident(void **state) {
     const reference *a = *state;
     int compared = 0;
@@ -121,6 +130,7 @@ static void resident(void **state) {
         assert_int_equal(gpu->n.fences, fences);
         assert_int_equal(st.n_hot_allocations, 0);
         assert_true(gpu->n.kernels > 0);
+        assert_int_equal(gpu->n.branches > 0, has_beside(e)); /* which there come last: they share no memory with what is beside them */
         /* none in a layer: resident experts go by tables; one for the step, one for each head */
         assert_int_equal(a->grouped, a->moe_layers);
         assert_true(gpu->n.syncs - syncs <= st.n_steps - steps + gpu->n.downloads);

@@ -49,6 +49,8 @@ typedef struct posed_graph {
 struct posed_queue {
     posed_device *device;
     posed_graph *capturing; /* NULL: commands are run */
+    posed_graph lane;       /* a branch: its commands wait for the join, which is as late as a device can be */
+    bool branching;
     command commands[MAX_COMMANDS]; /* a ring */
     int first, n;
 };
@@ -299,6 +301,7 @@ static command *keep(posed_graph *g) {
 }
 
 static command *push(posed_queue *q) {
+    if (q->branching) return keep(&q->lane);
     if (q->capturing != NULL) return keep(q->capturing);
     if (q->n == MAX_COMMANDS) {
         command *c = &q->commands[q->first];
@@ -314,7 +317,7 @@ static command *push(posed_queue *q) {
 /* After each command, as the device's sense of time has it. */
 static status pushed(posed_queue *q) {
     posed_gpu *g = q->device->gpu;
-    if (q->capturing != NULL) return STATUS_OK;
+    if (q->capturing != NULL || q->branching) return STATUS_OK;
     g->seed = g->seed * 6364136223846793005u + 1442695040888963407u;
     if (g->time == POSED_SOON || (g->time == POSED_MIXED && (g->seed >> 60) == 0)) (void)drain(q, NULL, 0);
     return STATUS_OK;
@@ -397,6 +400,7 @@ static void p_queue_destroy(void *dev, void *handle) {
         if (d->queues[i] == handle) d->queues[i] = NULL;
     }
     d->gpu->n.live_queues--;
+    free(((posed_queue *)handle)->lane.commands);
     free(handle);
 }
 
@@ -407,6 +411,24 @@ static status p_sync(void *dev, void *handle) {
     if (fails(d->gpu, &d->gpu->fail.sync)) d->error = STATUS_FAILED;
     (void)drain(handle, NULL, 0);
     return take_error(d);
+}
+
+static status p_branch(void *dev, void *handle, vt_branch_step step) {
+    posed_device *d = dev;
+    posed_queue *q = handle;
+    if (step == VT_BRANCH_JOIN) {
+        if (q->branching) return wrong(d->gpu, "a branch is joined that has not ended");
+        for (int i = 0; i < q->lane.n; i++) {
+            *push(q) = q->lane.commands[i];
+            TRY(pushed(q));
+        }
+        q->lane.n = 0;
+        return STATUS_OK;
+    }
+    if (q->branching != (step == VT_BRANCH_END) || (step == VT_BRANCH_BEGIN && q->lane.n > 0)) return wrong(d->gpu, "a branch in a branch, or none");
+    q->branching = step == VT_BRANCH_BEGIN;
+    d->gpu->n.branches += q->branching;
+    return STATUS_OK;
 }
 
 static status p_fence_create(void *dev, vt_fence *out) {
@@ -661,6 +683,7 @@ posed_gpu *posed_add(vt_device_type type) {
         .graph_bytes = p_graph_bytes,
         .alloc_unit = p_alloc_unit,
         .read_pass = p_read_pass,
+        .branch = p_branch,
     };
     n_posed++;
     return &p->gpu;

@@ -9,6 +9,7 @@
  *   capture    a queue that captures keeps kernels, copies and fills with their addresses and shapes as they are, and runs none of them; a replay queues them again. Waits, fences and copies
  *              from ordinary host memory are errors there
  *   rows       those of the processor, one per op and signature, or of these those alone that the real backend for the type lists; an op, or one signature of it, can be removed
+ *   branches   what is queued in one waits for the join, so that whatever else is queued comes before it
  *   faults     the n-th kernel, allocation, upload, fence ... fails, once; a late one is only seen by whoever waits next
  *   counters   what was uploaded, allocated, run
  *
@@ -59,7 +60,7 @@ typedef struct posed_gpu {
 #undef X
     } fail;                           /* -1: none; n: n more succeed, the next one fails, once */
     struct {
-        uint64_t kernels, uploads, upload_bytes, downloads, device_copies, allocs, syncs, fences, faults, captures, replays;
+        uint64_t kernels, uploads, upload_bytes, downloads, device_copies, allocs, syncs, fences, faults, captures, replays, branches;
         int64_t live_allocs, live_fences, live_queues, live_pinned, live_graphs, open;
     } n;
     const char *wrong;                /* what somebody did that a device would not survive; NULL: nothing */

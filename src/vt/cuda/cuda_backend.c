@@ -207,10 +207,14 @@ static void cuda_queue_destroy(void *dev, void *handle) {
     cuda_queue *q = handle;
     if (!q) return;
     if (cudaSetDevice(d->index) == cudaSuccess) {
-        if (q->stream) {
-            (void)cudaStreamSynchronize(q->stream);
-            (void)logged(d, cudaStreamDestroy(q->stream), "queue_destroy");
+        cudaStream_t streams[] = {q->main, q->side};
+        for (int i = 0; i < 2; i++) {
+            if (!streams[i]) continue;
+            (void)cudaStreamSynchronize(streams[i]);
+            (void)logged(d, cudaStreamDestroy(streams[i]), "queue_destroy");
         }
+        if (q->forked) (void)logged(d, cudaEventDestroy(q->forked), "queue_destroy");
+        if (q->done) (void)logged(d, cudaEventDestroy(q->done), "queue_destroy");
         if (q->workspace) (void)logged(d, cudaFree(q->workspace), "queue_destroy");
     }
     d->host->host_free(d->host->ctx, q);
@@ -222,7 +226,11 @@ static status cuda_queue_create(void *dev, void **handle) {
     if (!q) return STATUS_NO_MEMORY;
     memset(q, 0, sizeof *q);
     cudaError_t rc = cudaSetDevice(d->index);
-    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->main, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->side, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&q->forked, cudaEventDisableTiming);
+    if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&q->done, cudaEventDisableTiming);
+    q->stream = q->main;
     if (rc == cudaSuccess) rc = cudaMalloc(&q->workspace, CUDA_WORKSPACE_BYTES + CUDA_COUNTER_BYTES);
     if (rc == cudaSuccess) rc = cudaMemsetAsync((uint8_t *)q->workspace + CUDA_WORKSPACE_BYTES, 0, CUDA_COUNTER_BYTES, q->stream);
     if (rc == cudaSuccess) {
@@ -232,6 +240,23 @@ static status cuda_queue_create(void *dev, void **handle) {
     status code = without_room(logged(d, rc, "queue_create"));
     cuda_queue_destroy(dev, q);
     return code;
+}
+
+/* Within a branch calls go to the side stream; the queue's workspace stays with the main one (attention and argmax, which no branch has). */
+static status cuda_branch(void *dev, void *handle, vt_branch_step step) {
+    const cuda_device *d = dev;
+    cuda_queue *q = handle;
+    if (step == VT_BRANCH_BEGIN) {
+        DEVICE_CALL(d, "branch", cudaEventRecord(q->forked, q->main));
+        DEVICE_CALL(d, "branch", cudaStreamWaitEvent(q->side, q->forked, 0));
+        q->stream = q->side;
+    } else if (step == VT_BRANCH_END) {
+        q->stream = q->main;
+        DEVICE_CALL(d, "branch", cudaEventRecord(q->done, q->side));
+    } else {
+        DEVICE_CALL(d, "branch", cudaStreamWaitEvent(q->main, q->done, 0));
+    }
+    return STATUS_OK;
 }
 
 static uint64_t cuda_alloc_unit(void *dev) {
@@ -388,6 +413,7 @@ static const vt_backend vtable = {
     .graph_bytes = cuda_graph_bytes,
     .alloc_unit = cuda_alloc_unit,
     .read_pass = cuda_read,
+    .branch = cuda_branch,
 };
 
 #define ROW VT_ROW_DECLARE

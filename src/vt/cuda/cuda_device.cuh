@@ -30,8 +30,10 @@ typedef struct cuda_device {
 } cuda_device;
 
 typedef struct cuda_queue {
-    cudaStream_t stream;
-    void *workspace; /* CUDA_WORKSPACE_BYTES, then CUDA_COUNTER_BYTES */
+    cudaStream_t stream;      /* where calls go: main, or within a branch side */
+    cudaStream_t main, side;
+    cudaEvent_t forked, done; /* the branch may start; it has ended */
+    void *workspace; /* CUDA_WORKSPACE_BYTES, then CUDA_COUNTER_BYTES: of the main stream alone */
 } cuda_queue;
 
 /** STATUS_OK, or the status of the error with "cuda: WHAT: NAME: text"; err may be NULL. */

@@ -427,6 +427,8 @@ template <int T> static status run_gated(vt_queue *q, const vt_call *call, error
         status rc;
         if (T == VT_BF16 && rows > SPLIT_ABOVE && cuda_runs_wgmma(q))
             rc = launch_split<FEW_GATED>(q, &a, f, n_n, err);
+        else if (rows <= 8 && gpu_ceil(n_n, 16) <= gpu_device(q)->n_multiprocessors) /* a tile a multiprocessor: more under way */
+            rc = launch_few<T, 2, 1, T == VT_F16 ? 3 : 4, 1, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         else if (rows <= 8)
             rc = launch_few<T, 2, 1, 2, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         else if (rows <= 16)
