@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the backend of a device with memory of its own on a machine that has the device: tests/card.sh [-d DEVICE] [-j N] [--only PART] [BUILD_FOLDER]
-#   kernels     check_kernels over every row of the backend
+#   kernels     check_kernels over every row of the backend, op by op
 #   f32         every fixture within 2e-3 of its independent answers; GGUFs of some of them
 #   bf16        every fixture with BF16 activations: 3e-2, the Gemma 4 family 8e-2 (check_bf16)
 #   streamed    mixtures streamed through small and large tiers give the bytes of resident ones; misses and evictions must have been
@@ -48,9 +48,10 @@ measured() { # LOG: the greatest difference that a check told
     grep -o -E '(largest|relative|worst)[^,;]*' "$1" | tail -n 1
 }
 
-case_kernels() {
-    timeout 300 "$(program check_kernels)" --backend "$device" >"$out/kernels" 2>&1
-    say kernels $? "$out/kernels" "$(tail -n 1 "$out/kernels")"
+case_kernels() { # OP
+    local log=$out/kernels.$1
+    timeout 900 "$(program check_kernels)" --backend "$device" --op "$1" >"$log" 2>&1
+    say "kernels $1" $? "$log" "$(tail -n 1 "$log")"
 }
 
 case_f32() { # MODEL FIXTURE
@@ -107,13 +108,15 @@ export -f program say measured case_kernels case_f32 case_bf16 case_streamed cas
 list() { # the cases, a line each
     local f t
     wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
-    ! wanted kernels || echo case_kernels
+    if wanted kernels; then
+        for f in $(sed -n 's/^OP([A-Z0-9_]*, "\([a-z0-9_]*\)".*/\1/p' "$tests/../src/vt/op.def"); do echo "case_kernels $f"; done
+    fi
     for f in "$fixtures"/*/; do
         f=$(basename "$f")
         ! wanted f32 || echo "case_f32 $fixtures/$f $f"
         ! wanted bf16 || echo "case_bf16 $f"
         ! wanted captured || echo "case_captured $f"
-        if grep -q -E '"(num_experts|num_local_experts|n_routed_experts)"' "$fixtures/$f/config.json"; then
+        if grep -q -E '"(num_experts|num_local_experts|n_routed_experts)": *[1-9]' "$fixtures/$f/config.json"; then
             ! wanted streamed || echo "case_streamed $f"
         fi
     done

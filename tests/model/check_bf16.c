@@ -3,7 +3,7 @@
  * BF16 activations against the answers of an independent implementation that computed in float32 (--act bf16): the relative L2 error of each prompt's logits stays below TOLERANCE, and
  * the choice is the same wherever the reference's best logit is clear of its second. With experts: prompt 0, whose routing was recorded, with the recorded choice in the place of the
  * router's, since one choice that flips moves logits at a stroke; how often the router itself would have chosen otherwise is told. Each with an F16 and an F32 cache, and without experts also with a BF16 one, which adds its own
- * rounding (1.1e-1 in all for gemma4-moe-fp8).
+ * rounding (1.1e-1 in all for gemma4-moe-fp8); there a device with matrix units also rounds queries and probabilities to the cache's BF16, so half of TOLERANCE more is its limit.
  * Usage: check_bf16 FIXTURE TOLERANCE [DEVICE]
  */
 #include "model/model_support.h"
@@ -16,7 +16,7 @@ enum { MAX_PROMPTS = 16, MAX_LAYERS = 64 };
 static const double clear_gap = 0.4;
 
 static const char *fixture, *device = "cpu";
-static double tolerance;
+static double tolerance, limit;
 static char answers_file[512];
 
 static struct {
@@ -83,7 +83,7 @@ static void compare(const support_run *r, const float *want, int64_t vocab, int 
     }
     const double off = sqrt(wrong / all);
     print_message("prompt %d: relative error %.2e over %d rows\n", prompt, off, (int)r->n_rows);
-    if (!(off <= tolerance)) fail_msg("prompt %d: the relative error %.3e exceeds %.3e", prompt, off, tolerance);
+    if (!(off <= limit)) fail_msg("prompt %d: the relative error %.3e exceeds %.3e", prompt, off, limit);
     if (!(off > 1e-5)) fail_msg("prompt %d: the relative error %.3e is that of float32: nothing was rounded to BF16", prompt, off);
     for (int64_t i = 0; i < r->n_rows; i++) {
         const int64_t best = best_of(want + i * vocab, vocab, &gap);
@@ -101,11 +101,7 @@ static void logits_are_near(const char *kv) {
     const int n = support_prompts(path, prompts, MAX_PROMPTS);
     memset(&recorded, 0, sizeof recorded);
     const bool experts = load_recorded();
-    if (experts && strcmp(kv, "bf16") == 0) { /* not promised */
-        support_prompts_free(prompts, n);
-        for (int l = 0; l < MAX_LAYERS; l++) free(recorded.ids[l]);
-        return;
-    }
+    limit = strcmp(kv, "bf16") == 0 && strcmp(device, "cpu") != 0 ? 1.5 * tolerance : tolerance;
     headrace_engine *e = support_load(fixture, "device", device, "kv-dtype", kv, "act", "bf16", "threads", "2", NULL);
     if (experts) e->model->opt.override_routing = force_recorded;
     long n_clear = 0, n_compared = 0;
@@ -155,6 +151,10 @@ int main(int argc, char **argv) {
     fixture = argv[1];
     tolerance = atof(argv[2]);
     if (argc == 4) device = argv[3];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(with_f16_cache), cmocka_unit_test(with_bf16_cache), cmocka_unit_test(with_f32_cache)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(with_f16_cache), cmocka_unit_test(with_f32_cache)};
+    const struct CMUnitTest without_experts[] = {cmocka_unit_test(with_f16_cache), cmocka_unit_test(with_f32_cache), cmocka_unit_test(with_bf16_cache)};
+    char path[512];
+    snprintf(path, sizeof path, "%s/expected.safetensors", fixture);
+    if (support_has_tensor(path, "router.0.ids") || support_has_tensor(path, "router.1.ids")) return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(without_experts, NULL, NULL);
 }

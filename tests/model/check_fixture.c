@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint against the answers of an independent implementation, at every position: teacher forcing, so that one difference does not hide the next.
- * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor (with miss: whose missing experts the processor computes, logits alone). The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit.
+ * Usage: check_fixture MODEL EXPECTED_DIR TOLERANCE [published|wrapped|DEVICE [miss]]: the folder MODEL with its config.published.json, or as part of a larger model, or on a device other than the processor (with miss: whose missing experts the processor computes, logits alone). The same logits must come out of one prefill, chunks of 1 and 3, and all prompts as one batch; those are compared bit by bit, but for FP8 weights on such a device.
  */
 #include "model/model_support.h"
 
 #include <math.h>
+#include <unistd.h>
 
 enum { MAX_PROMPTS = 16 };
 
@@ -89,11 +90,29 @@ static void every_logit_agrees(void **state) {
     headrace_free(e);
 }
 
+/* Products by FP8 weights on a device's matrix units may give a row other bits beside many rows than beside few (docs/NUMERICS.md). */
+static bool rows_stand_alone(void) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", model_path);
+    return strcmp(device, "cpu") == 0 || access(path, R_OK) != 0 || !support_has_dtype(path, "F8_E4M3");
+}
+
+static float largest_difference(const float *a, const float *b, size_t n) {
+    float worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float d = fabsf(a[i] - b[i]);
+        if (!(d <= worst)) worst = d;
+    }
+    return worst;
+}
+
+/* The same bits from one prefill, chunks of 1 and 3, and all prompts as one batch; where rows do not stand alone, from the same batch run twice, and logits within the tolerance from others. */
 static void same_bits_however_split(void **state) {
     const answers *a = *state;
     const char *const threads[] = {"1", "2", "3"}, *const kv[] = {"f32", "f16"};
+    const bool alone = rows_stand_alone();
     long compared = 0;
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < (alone ? 2 : 1); k++) { /* what a rounded cache makes of other bits has no bound */
         support_run whole[MAX_PROMPTS], r[MAX_PROMPTS];
         headrace_engine *e = support_load(model_path, "device", device, "act", act(), "kv-dtype", kv[k], "threads", "2", NULL);
         for (int i = 0; i < a->n; i++) {
@@ -107,17 +126,27 @@ static void same_bits_however_split(void **state) {
                 for (int i = 0; i < a->n; i++) forced_run(a, i, chunk, &r[i]);
                 support_go(e, r, a->n); /* all as one batch */
                 for (int i = 0; i < a->n; i++) {
+                    const size_t n = (size_t)whole[i].n_rows * (size_t)a->vocab;
                     assert_int_equal(r[i].n_rows, whole[i].n_rows);
-                    assert_memory_equal(r[i].logits, whole[i].logits, (size_t)whole[i].n_rows * (size_t)a->vocab * sizeof(float));
+                    if (alone)
+                        assert_memory_equal(r[i].logits, whole[i].logits, n * sizeof(float));
+                    else
+                        assert_true(largest_difference(r[i].logits, whole[i].logits, n) <= (float)tolerance);
                     support_run_free(&r[i]);
                     compared++;
                 }
+            }
+            for (int i = 0; i < a->n && !alone; i++) {
+                forced_run(a, i, 0, &r[i]);
+                support_go(e, &r[i], 1);
+                if (t != 1) assert_memory_equal(r[i].logits, whole[i].logits, (size_t)whole[i].n_rows * (size_t)a->vocab * sizeof(float));
+                support_run_free(&r[i]);
             }
             headrace_free(e);
         }
         for (int i = 0; i < a->n; i++) support_run_free(&whole[i]);
     }
-    assert_int_equal(compared, 2 * 3 * 3 * a->n);
+    assert_int_equal(compared, (alone ? 2 : 1) * 3 * 3 * a->n);
 }
 
 /* Free-running greedy ids are equal up to the first position whose recorded gap is small. */

@@ -122,7 +122,7 @@ static void *read_tensor(const char *path, const char *name, const char *dtype, 
 float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "F32", rows, cols); }
 int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols) { return read_tensor(path, name, "I32", rows, cols); }
 
-bool support_has_tensor(const char *path, const char *name) {
+static json_t *header_of(const char *path) {
     FILE *f = fopen(path, "rb");
     uint64_t n = 0;
     if (f == NULL || fread(&n, sizeof n, 1, f) != 1) fail_msg("%s cannot be read", path);
@@ -130,10 +130,29 @@ bool support_has_tensor(const char *path, const char *name) {
     assert_non_null(header);
     assert_int_equal(fread(header, 1, n, f), n);
     json_t *j = json_loadb(header, n, 0, NULL);
-    const bool there = json_object_get(j, name) != NULL;
-    json_decref(j);
+    assert_non_null(j);
     free(header);
     fclose(f);
+    return j;
+}
+
+bool support_has_tensor(const char *path, const char *name) {
+    json_t *j = header_of(path);
+    const bool there = json_object_get(j, name) != NULL;
+    json_decref(j);
+    return there;
+}
+
+bool support_has_dtype(const char *path, const char *dtype) {
+    json_t *j = header_of(path);
+    bool there = false;
+    const char *name;
+    json_t *tensor;
+    json_object_foreach(j, name, tensor) {
+        const char *is = json_string_value(json_object_get(tensor, "dtype"));
+        there = there || (is != NULL && strcmp(is, dtype) == 0);
+    }
+    json_decref(j);
     return there;
 }
 

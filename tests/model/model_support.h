@@ -47,6 +47,8 @@ void support_run_free(support_run *r);
 float *support_tensor(const char *path, const char *name, int64_t *rows, int64_t *cols);
 /** Whether the file's header names the tensor. */
 bool support_has_tensor(const char *path, const char *name);
+/** Whether a tensor of it has the dtype, spelled as there. */
+bool support_has_dtype(const char *path, const char *dtype);
 int32_t *support_tensor_i32(const char *path, const char *name, int64_t *rows, int64_t *cols);
 
 typedef struct support_prompt {
