@@ -109,7 +109,7 @@ list() { # the cases, a line each
     local f t
     wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
     if wanted kernels; then
-        for f in $(sed -n 's/^OP([A-Z0-9_]*, "\([a-z0-9_]*\)".*/\1/p' "$tests/../src/vt/op.def"); do echo "case_kernels $f"; done
+        sed -n 's/^OP([A-Z0-9_]*, "\([a-z0-9_]*\)".*/case_kernels \1/p' "$tests/../src/vt/op.def"
     fi
     for f in "$fixtures"/*/; do
         f=$(basename "$f")

@@ -108,7 +108,7 @@ static status add_device(mem *m, const expert_bank *bank, const plan_replay_requ
     expert_whatif copied;
     expert_whatif_computed computed;
     if (r->device_slots == 0) return STATUS_OK;
-    TRY(expert_whatif_run(m, t, policy, (int32_t)r->device_slots, &copied, err));
+    TRY(expert_whatif_run(m, t, (int32_t)policy, (int32_t)r->device_slots, &copied, err));
     TRY(expert_whatif_compute(m, t, policy, (int32_t)r->device_slots, EXPERT_MOST_BEHIND, &computed, err));
     const double n = (double)(copied.hits + copied.misses);
     textbuf_addf(text, "%lld slots on the device: %.2f %% hits and %.1f MB/step copied; --miss cpu: %.2f %% hits, %.1f MB/step computed by the processor and %.1f MB/step copied behind\n", (long long)r->device_slots,
