@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What the kernel files share: views of tensors as a kernel takes them, elements of each dtype, the arithmetic of vt_expf, and launching.
- * Only what a HIP compiler has too is used here and in the files without matrix instructions (gpu_mma.cuh holds those).
+ * A HIP compiler has what is used here but for the functions that hold PTX (loads and copies past the first level, early starts), which
+ * want a form of their own there; so do the files with matrix instructions (gpu_mma.cuh, gpu_wgmma.cuh and what includes them).
  *
  * Every kernel is compiled without contraction of a * b + c, so that a fused multiply-add happens exactly where fmaf is written, and keeps
- * the rule of the whole backend: a row of an output depends on its inputs and on the shapes of the weights alone. No kernel adds with
- * atomics, and no sum is split in a way that depends on how many rows there are.
+ * the rule of the whole backend: the same batch gives the same bits. No kernel adds with atomics; which sums are split by how many rows
+ * there are is said in docs/NUMERICS.md.
  */
 #ifndef HEADRACE_VT_CUDA_GPU_H
 #define HEADRACE_VT_CUDA_GPU_H
