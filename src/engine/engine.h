@@ -135,7 +135,16 @@ void engine_experts_close(headrace_engine *e);
 /** The store's counters; on the engine's thread. */
 void engine_experts_stats(const headrace_engine *e, headrace_stats *out);
 
+/* engine_plan.c */
+/** The plan for e's open device into e->plan, judged, and set as the allocator's limits. pure: a verdict that does not depend on what else runs here. */
+NODISCARD status engine_plan_make(headrace_engine *e, const config *c, bool pure, error *err);
+/** Pages and snapshots as they are planned; the key is left to the caller. */
+void engine_kv_options(const headrace_engine *e, kv_cache_options *o);
+
 /* engine_device.c */
+/** Opens the device of --device, or the first that can run the model and hold it, and plans for it; `pure` as of engine_plan_make. Nothing is uploaded, and nothing large allocated. */
+NODISCARD status engine_device_open(headrace_engine *e, const config *c, bool pure, error *err);
+void engine_device_close(headrace_engine *e);
 /** Asks the device what is in use. */
 void engine_device_look(headrace_engine *e);
 /** The same where it may have changed: a step was captured, or nothing is left to do. */

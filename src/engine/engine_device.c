@@ -1,14 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device with memory of its own says of itself: how much is in use, and how fast it reads and is copied to. */
+/* The engine's device: which one it is, and, where it has memory of its own, how much of that is in use and how fast it reads and is copied to. */
 #include <stddef.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/os.h"
 #include "engine/api_impl.h"
 #include "engine/engine.h"
 #include "model/model_capture.h"
 
 enum { PASSES = 8, ROUNDS = 3, COPY_ROUND_MIB = 256 };
+
+/* ---- which device ---- */
+
+void engine_device_close(headrace_engine *e) {
+    engine_miss_close(e);
+    vt_queue_destroy(e->queue);
+    vt_device_close(e->device);
+    e->queue = NULL;
+    e->device = NULL;
+}
+
+static status open_device(headrace_engine *e, vt_device_type type, error *err) {
+    const vt_device_id id = {.type = type};
+    TRY(vt_device_open(e->runtime, id, e->m, &e->device, err));
+    TRY(vt_queue_create(e->device, e->threads, &e->queue, err));
+    vt_device_describe(e->device, e->device_name, sizeof e->device_name);
+    log_debug("engine: device %s, %d threads", e->device_name, e->plan.n_threads);
+    return STATUS_OK;
+}
+
+/* Whether an open device that was not asked for by name gives way: it lacks something. One that does not open always does. */
+static bool gives_way(status rc) { return rc == STATUS_UNSUPPORTED || rc == STATUS_DOES_NOT_FIT || rc == STATUS_NOT_NOW; }
+
+/* Every device but the processor, in the order of the list: the first that can run the model and hold it. *taken: there is one, and e->plan is for it. */
+static status find_device(headrace_engine *e, const config *c, bool pure, bool *taken, error *err) {
+    *taken = false;
+    for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
+        error why = {0};
+        if (type == VT_DEVICE_CPU) continue;
+        status rc = open_device(e, (vt_device_type)type, &why);
+        const bool opened = rc == STATUS_OK, is_there = opened || (rc != STATUS_NOT_FOUND && vt_runtime_has(e->runtime, (vt_device_type)type));
+        if (opened) rc = engine_plan_make(e, c, pure, &why);
+        if (rc == STATUS_OK) {
+            *taken = true;
+            return STATUS_OK;
+        }
+        if (opened && !gives_way(rc)) {
+            if (err != NULL) *err = why;
+            return rc;
+        }
+        if (is_there) e->n_passed_over++;
+        log_write(is_there ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG, "engine: %s is passed over: %s", opened ? e->device_name : vt_device_type_name((vt_device_type)type), why.text);
+        engine_device_close(e);
+    }
+    return STATUS_OK;
+}
+
+status engine_device_open(headrace_engine *e, const config *c, bool pure, error *err) {
+    const char *name = config_text(c, CONFIG_KEY_DEVICE);
+    vt_device_type type = VT_DEVICE_CPU;
+    bool taken = false;
+    if (strcmp(name, "auto") != 0) {
+        if (!vt_device_type_from_name(name, &type)) return error_set(err, STATUS_INVALID, "config: device \"%s\" is not known", name);
+    } else {
+        TRY(find_device(e, c, pure, &taken, err));
+    }
+    if (taken) return STATUS_OK;
+    TRY(open_device(e, type, err));
+    return engine_plan_make(e, c, pure, err);
+}
+
+/* ---- what is in use ---- */
 
 void engine_device_look(headrace_engine *e) {
     uint64_t is_free, total;
