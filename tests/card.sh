@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the backend of a device with memory of its own on a machine that has the device: tests/card.sh [-d DEVICE] [-j N] [--only PART] [BUILD_FOLDER]
-#   kernels     check_kernels over every row of the backend, op by op
+#   kernels     check_kernels over every row of the backend, op by op; ops of many rows in parts
 #   f32         every fixture within 2e-3 of its independent answers; GGUFs of some of them
 #   bf16        every fixture with BF16 activations: 3e-2, the Gemma 4 family 8e-2 (check_bf16)
 #   streamed    mixtures streamed through small and large tiers give the bytes of resident ones; misses and evictions must have been
@@ -48,10 +48,10 @@ measured() { # LOG: the greatest difference that a check told
     grep -o -E '(largest|relative|worst)[^,;]*' "$1" | tail -n 1
 }
 
-case_kernels() { # OP
-    local log=$out/kernels.$1
-    timeout 900 "$(program check_kernels)" --backend "$device" --op "$1" >"$log" 2>&1
-    say "kernels $1" $? "$log" "$(tail -n 1 "$log")"
+case_kernels() { # OP PART/PARTS
+    local log=$out/kernels.$1.${2%/*}
+    timeout 900 "$(program check_kernels)" --backend "$device" --op "$1" --part "$2" >"$log" 2>&1
+    say "kernels $1, part $2" $? "$log" "$(tail -n 1 "$log")"
 }
 
 case_f32() { # MODEL FIXTURE
@@ -106,10 +106,15 @@ case_sanitizers() { # TOOL FIXTURE RESIDENCE
 export -f program say measured case_kernels case_f32 case_bf16 case_streamed case_captured case_sanitizers
 
 list() { # the cases, a line each
-    local f t
+    local f t n
     wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
     if wanted kernels; then
-        sed -n 's/^OP([A-Z0-9_]*, "\([a-z0-9_]*\)".*/case_kernels \1/p' "$tests/../src/vt/op.def"
+        # the processor's own sums are most of the time: an op of many rows is shared out
+        for f in $(sed -n 's/^OP([A-Z0-9_]*, "\([a-z0-9_]*\)".*/\1/p' "$tests/../src/vt/op.def"); do
+            n=1
+            case $f in matmul_bt | matmul_bt_alpha_beta) n=16 ;; matmul_grouped*) n=4 ;; esac
+            for ((t = 0; t < n; t++)); do echo "case_kernels $f $t/$n"; done
+        done
     fi
     for f in "$fixtures"/*/; do
         f=$(basename "$f")

@@ -91,7 +91,8 @@ typedef struct subject {
 } subject;
 
 static status run_subject(const subject *s, int n, error *err) {
-    for (int i = 0; i < n; i++) TRY(s->on_device ? s->row->run(s->c->queue, s->on_device, err) : case_run(s->c, s->row->run, s->threads, err));
+    for (int i = 0; i < n; i++)
+        TRY(s->on_device ? s->row->run(s->c->queue, s->on_device, err) : case_run(s->c, s->row->run, s->threads, err));
     return s->on_device ? vt_queue_sync(s->c->queue) : STATUS_OK;
 }
 
@@ -188,7 +189,13 @@ static void bench_row(bench *b, const vt_row *row, const check_op *op, int shape
     fflush(stdout);
 }
 
-int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wanted)(const bench_options *o, const vt_row *row)) {
+bool bench_wants(const bench_options *o, const vt_row *row, int32_t index) {
+    if (o->op && strcmp(o->op, vt_op_name(row->op)) != 0) return false;
+    if (o->parts > 0 && index % o->parts != o->part) return false;
+    return !o->row || strstr(row->name, o->row);
+}
+
+int bench_rows(bench_target *t, check_case *c, const bench_options *o) {
     static bench b;
     b = (bench){.target = t, .c = c, .o = o};
     error err = {0};
@@ -202,13 +209,13 @@ int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wa
         if (o->csv)
             printf("row,shape,median_ns,min_ns,cpu_ns,gb_per_s,gflop_per_s,factor_over_scalar,read_gb_per_s,threads\n");
         else
-            printf(device ? "%s: copies in its memory at %.2f GB/s, reading and writing counted\n" : "%s: memory reads at %.2f GB/s\n", t->name,
-                   b.stream);
+            printf(device ? "%s: copies in its memory at %.2f GB/s, reading and writing counted\n" : "%s: memory reads at %.2f GB/s\n",
+                   t->name, b.stream);
     }
     for (int32_t i = 0; i < t->n_rows; i++) {
         const vt_row *row = &t->rows[i];
         const check_op *op = check_op_of(row->op);
-        if (!wanted(o, row) || !op || !row->run || (row->need & ~t->queue->caps) != 0) continue;
+        if (!bench_wants(o, row, i) || !op || !row->run || (row->need & ~t->queue->caps) != 0) continue;
         for (int shape = 0; shape < op->n_shapes; shape++) {
             if (o->once ? shape != op->n_shapes - 1 : o->shape >= 0 && shape != o->shape) continue;
             bench_row(&b, row, op, shape);

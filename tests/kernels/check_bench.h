@@ -15,6 +15,7 @@ typedef struct bench_options {
     const char *backend; /* NULL: every one that is here */
     const char *library; /* where shared backends are looked for; NULL: beside the program */
     int cases;           /* of a row; 0: all */
+    int part, parts;     /* rows of which the number in the table is `part` modulo `parts`: several programs share an op; parts 0: all */
     bool bench, csv;
     bool once; /* the smallest shape of each op, once, printing nothing: so that a test runs this code */
 } bench_options;
@@ -26,7 +27,10 @@ typedef struct bench_target {
     int32_t n_rows;
 } bench_target;
 
-/** Measure the rows that `wanted` takes. 0 when something was measured and nothing failed. */
-int bench_rows(bench_target *t, check_case *c, const bench_options *o, bool (*wanted)(const bench_options *o, const vt_row *row));
+/** Whether options ask for the row that has this number in its table. */
+bool bench_wants(const bench_options *o, const vt_row *row, int32_t index);
+
+/** Measure the rows that the options want. 0 when something was measured and nothing failed. */
+int bench_rows(bench_target *t, check_case *c, const bench_options *o);
 
 #endif

@@ -30,20 +30,35 @@ static void on_fault(int sig) {
 }
 
 const check_op *check_op_of(vt_op op) {
-    static const check_op *const ops[] = {&check_matmul_bt,     &check_matmul_bt_alpha_beta,
-                                          &check_quantize_rows, &check_gather_rows,
-                                          &check_rms_norm,      &check_rope,
-                                          &check_kv_write,      &check_prepare_heads, &check_paged_attention,
-                                          &check_silu_and_mul,  &check_gelu_and_mul,
-                                          &check_mul_scalar,    &check_add,
-                                          &check_softcap,       &check_matmul_bt_scaled,
-                                          &check_matmul_kn,     &check_router_topk,
-                                          &check_moe_combine,   &check_swiglu_clamp_and_mul,
-                                          &check_mul_sigmoid,   &check_causal_conv_silu,
-                                          &check_gated_delta,     &check_argmax,
-                                          &check_moe_group,       &check_matmul_grouped,
-                                          &check_matmul_grouped_scaled, &check_matmul_grouped_gated,
-                                          &check_add_norm,        &check_matmul_bt_several,
+    static const check_op *const ops[] = {&check_matmul_bt,
+                                          &check_matmul_bt_alpha_beta,
+                                          &check_quantize_rows,
+                                          &check_gather_rows,
+                                          &check_rms_norm,
+                                          &check_rope,
+                                          &check_kv_write,
+                                          &check_prepare_heads,
+                                          &check_paged_attention,
+                                          &check_silu_and_mul,
+                                          &check_gelu_and_mul,
+                                          &check_mul_scalar,
+                                          &check_add,
+                                          &check_softcap,
+                                          &check_matmul_bt_scaled,
+                                          &check_matmul_kn,
+                                          &check_router_topk,
+                                          &check_moe_combine,
+                                          &check_swiglu_clamp_and_mul,
+                                          &check_mul_sigmoid,
+                                          &check_causal_conv_silu,
+                                          &check_gated_delta,
+                                          &check_argmax,
+                                          &check_moe_group,
+                                          &check_matmul_grouped,
+                                          &check_matmul_grouped_scaled,
+                                          &check_matmul_grouped_gated,
+                                          &check_add_norm,
+                                          &check_matmul_bt_several,
                                           &check_matmul_bt_gated};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (ops[i]->op == op) return ops[i];
@@ -150,8 +165,10 @@ static void run_device_case(checker *k, const check_op *op, const vt_row *row, c
     char text[TEXT];
     error err = {0};
     if (!same_again(k, row, i, row->run, NULL, false, "once more")) return;
-    /* rows for matrix units with BF16 activations or FP8 weights, and of attention, choose their kernel by the number of rows (NUMERICS.md): what a row alone gives is near, not the same */
-    const bool near = row->fits != NULL && (row->sig.dtype[0] == VT_BF16 || row->op == VT_OP_MATMUL_BT_SCALED || row->op == VT_OP_PAGED_ATTENTION);
+    /* rows for matrix units with BF16 activations or FP8 weights, and of attention, choose their kernel by the number of rows
+     * (NUMERICS.md): what a row alone gives is near, not the same */
+    const bool near =
+        row->fits != NULL && (row->sig.dtype[0] == VT_BF16 || row->op == VT_OP_MATMUL_BT_SCALED || row->op == VT_OP_PAGED_ATTENTION);
     if (c->n_rows > 0 && !(near ? near_alone(k, op, row, i) : same_again(k, row, i, row->run, NULL, true, "each row alone"))) return;
     case_restore(c);
     if (case_run_on_host(c, k->host->queue, reference->run, &err) != STATUS_OK)
@@ -199,17 +216,12 @@ static void run_case(checker *k, const check_op *op, const vt_row *row, const vt
     if (c->n_rows > 0) same_again(k, row, i, row->run, NULL, true, "each row alone");
 }
 
-static bool wanted(const bench_options *o, const vt_row *row) {
-    if (o->op && strcmp(o->op, vt_op_name(row->op)) != 0) return false;
-    return !o->row || strstr(row->name, o->row);
-}
-
 /* Returns the number of rows checked. */
 static int check_rows(checker *k, const bench_options *o) {
     int n_checked = 0;
     for (int32_t i = 0; i < k->target->n_rows; i++) {
         const vt_row *row = &k->target->rows[i];
-        if (!wanted(o, row) || !row->run || (row->need & ~k->target->queue->caps) != 0) continue;
+        if (!bench_wants(o, row, i) || !row->run || (row->need & ~k->target->queue->caps) != 0) continue;
         row_now = row->name;
         const check_op *op = check_op_of(row->op);
         const vt_row *reference = reference_of(k->host ? k->host : k->target, row);
@@ -239,7 +251,7 @@ static int check_target(bench_target *t, const bench_target *host, mem *m, const
     if (case_init(&c, m, t->queue, &err) || pool_create(m, 2, &k.pools[0], &err) || pool_create(m, 3, &k.pools[1], &err)) {
         fprintf(stderr, "check_kernels: %s\n", err.text);
     } else if (o->bench) {
-        rc = bench_rows(t, &c, o, wanted);
+        rc = bench_rows(t, &c, o);
     } else {
         int32_t lacking = 0;
         for (int32_t i = 0; i < t->n_rows; i++) lacking += !t->rows[i].run || (t->rows[i].need & ~t->queue->caps) != 0;
@@ -250,7 +262,7 @@ static int check_target(bench_target *t, const bench_target *host, mem *m, const
         bench_options once = *o;
         once.once = true;
         row_now = "bench";
-        if (bench_rows(t, &c, &once, wanted)) k.n_failed++;
+        if (bench_rows(t, &c, &once)) k.n_failed++;
         printf("%s: %d rows, %ld cases, %ld failed", t->name, n, k.n_cases, k.n_failed);
         if (host) printf(", %ld with the bits of the processor's scalar row", k.n_same_bits);
         printf("\n");
@@ -339,7 +351,9 @@ static bool read_options(int argc, char **argv, bench_options *o) {
             o->backend = argv[++i];
         else if (strcmp(argv[i], "--cases") == 0)
             o->cases = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--library") == 0)
+        else if (strcmp(argv[i], "--part") == 0) {
+            if (sscanf(argv[++i], "%d/%d", &o->part, &o->parts) != 2 || o->part < 0 || o->part >= o->parts) return false;
+        } else if (strcmp(argv[i], "--library") == 0)
             o->library = argv[++i];
         else
             return false;
@@ -350,9 +364,9 @@ static bool read_options(int argc, char **argv, bench_options *o) {
 int main(int argc, char **argv) {
     bench_options o = {.seed = 1, .repeat = 1, .shape = -1};
     if (!read_options(argc, argv, &o)) {
-        fprintf(stderr,
-                "usage: check_kernels [--seed N] [--op NAME] [--row PART] [--repeat N | --cases N] [--backend NAME] [--library FOLDER] [--csv]\n"
-                "                     [--bench [--threads N] [--shape I]]\n");
+        fprintf(stderr, "usage: check_kernels [--seed N] [--op NAME] [--row PART] [--part I/N] [--repeat N | --cases N] [--backend NAME] "
+                        "[--library FOLDER] [--csv]\n"
+                        "                     [--bench [--threads N] [--shape I]]\n");
         return 2;
     }
     signal(SIGSEGV, on_fault);

@@ -60,38 +60,46 @@ static bool make_product(check_case *c, int64_t i) {
     return true;
 }
 
-enum { MAX_K = 8192 };
-static double a_row[MAX_K], b_row[MAX_K], b_mag[MAX_K], old_row[MAX_K];
+enum { MAX_K = 8192, TOGETHER = 16 };
+static double a_rows[TOGETHER][MAX_K], b_row[MAX_K], b_mag[MAX_K], old_rows[TOGETHER][MAX_K];
 
 static void expect_product(check_case *c) {
     const vt_tensor *out = &c->t[OUT], *a = &c->t[A], *b = &c->t[B];
     int64_t m = out->dim[0], n = out->dim[1], k = a->dim[1];
     bool scaled = c->call.op == VT_OP_MATMUL_BT_ALPHA_BETA;
     double alpha = scaled ? (double)c->call.p.alpha_beta.alpha : 1.0, beta = scaled ? (double)c->call.p.alpha_beta.beta : 0.0;
-    for (int64_t j = 0; j < n; j++) {
-        decode_row_beside(a->dtype, b->dtype, tensor_row_at(b, j), k, b_row);
-        decode_row_mag(b->dtype, tensor_row_at(b, j), k, b_mag);
-        for (int64_t i = 0; i < m; i++) {
-            if (beta != 0.0) decode_row(out->dtype, tensor_row_at(out, i), n, old_row);
-            decode_row(a->dtype, tensor_row_at(a, i), k, a_row);
-            double sum = 0.0, mag = 0.0;
-            for (int64_t l = 0; l < k; l++) {
-                sum += a_row[l] * b_row[l];
-                mag += fabs(a_row[l]) * b_mag[l];
+    for (int64_t first = 0; first < m; first += TOGETHER) { /* a row is decoded once, a weight once for several rows */
+        const int64_t n_rows = m - first < TOGETHER ? m - first : TOGETHER;
+        for (int64_t i = 0; i < n_rows; i++) {
+            decode_row(a->dtype, tensor_row_at(a, first + i), k, a_rows[i]);
+            if (beta != 0.0) decode_row(out->dtype, tensor_row_at(out, first + i), n, old_rows[i]);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            decode_row_beside(a->dtype, b->dtype, tensor_row_at(b, j), k, b_row);
+            decode_row_mag(b->dtype, tensor_row_at(b, j), k, b_mag);
+            for (int64_t i = 0; i < n_rows; i++) {
+                double sum = 0.0, mag = 0.0;
+                for (int64_t l = 0; l < k; l++) {
+                    sum += a_rows[i][l] * b_row[l];
+                    mag += fabs(a_rows[i][l]) * b_mag[l];
+                }
+                const int64_t at = (first + i) * n + j;
+                c->want[at] = alpha * sum + (beta != 0.0 ? beta * old_rows[i][j] : 0.0);
+                c->mag[at] = fabs(alpha) * mag + (beta != 0.0 ? fabs(beta * old_rows[i][j]) : 0.0);
             }
-            c->want[i * n + j] = alpha * sum + (beta != 0.0 ? beta * old_row[j] : 0.0);
-            c->mag[i * n + j] = fabs(alpha) * mag + (beta != 0.0 ? fabs(beta * old_row[j]) : 0.0);
         }
     }
 }
 
-/* Decode, a few rows, prefill: matrices larger than the caches, so that one row is bound by memory; one that fits the second-level cache. */
+/* Decode, a few rows, prefill: matrices larger than the caches, so that one row is bound by memory; one that fits the second-level cache.
+ */
 static void bench_product(check_case *c, int shape, double *bytes, double *flops, char *label, size_t n_label) {
     static const struct {
         int64_t m, n, k;
-    } shapes[] = {{1, 24576, 4096}, {4, 24576, 4096}, {16, 4096, 4096}, {512, 1024, 4096}, {64, 24576, 4096}, {4096, 4096, 4096}, {1, 2816, 4096},
-                {4096, 4096, 2816}, {4096, 2112, 2816}, {512, 2816, 4096}, {1, 4096, 2816}, {8, 2816, 4096}, {64, 4096, 2816}, {1, 256, 2048}, {1, 128, 2816},
-                {64, 128, 2816}, {512, 128, 2816}, {4096, 128, 2816}, {1, 8, 256}};
+    } shapes[] = {{1, 24576, 4096},   {4, 24576, 4096}, {16, 4096, 4096},   {512, 1024, 4096},  {64, 24576, 4096},
+                  {4096, 4096, 4096}, {1, 2816, 4096},  {4096, 4096, 2816}, {4096, 2112, 2816}, {512, 2816, 4096},
+                  {1, 4096, 2816},    {8, 2816, 4096},  {64, 4096, 2816},   {1, 256, 2048},     {1, 128, 2816},
+                  {64, 128, 2816},    {512, 128, 2816}, {4096, 128, 2816},  {1, 8, 256}};
     int64_t m = shapes[shape].m, n = shapes[shape].n, k = shapes[shape].k;
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[2], false, m, n);
     CASE_ADD(c, (vt_dtype)c->row->sig.dtype[0], false, m, k);
