@@ -92,7 +92,9 @@ NODISCARD status os_output_sync(os_output *o, error *err);
 void os_output_close(os_output *o);
 /** Make a directory; one that is there is fine. */
 NODISCARD status os_make_directory(const char *path, error *err);
-/** Put a file in the place of another, durably. */
+/** Whether a file may be put there: where nothing is, or a file. What is no file (directory, device, pipe), and no name at all, is STATUS_INVALID. */
+NODISCARD status os_replaceable(const char *path, error *err);
+/** Put a file in the place of another, durably; only where os_replaceable allows it. */
 NODISCARD status os_rename(const char *from, const char *to, error *err);
 
 typedef struct os_memory {

@@ -138,7 +138,15 @@ status os_make_directory(const char *path, error *err) {
     return failed(err, path, "cannot make the directory");
 }
 
+status os_replaceable(const char *path, error *err) {
+    struct stat st;
+    if (path[0] == '\0') return error_set(err, STATUS_INVALID, "os: a file to write has an empty name");
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "os: %s: is a %s, which a file does not replace; write elsewhere", path, S_ISDIR(st.st_mode) ? "directory" : "device, pipe or socket");
+}
+
 status os_rename(const char *from, const char *to, error *err) {
+    TRY(os_replaceable(to, err));
     if (rename(from, to) != 0) return failed(err, to, "cannot put it in place");
     char dir[4096];
     const char *slash = strrchr(to, '/');

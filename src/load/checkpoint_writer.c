@@ -31,7 +31,8 @@ static status set_paths(checkpoint_writer *w, const char *path, error *err) {
     const int k = snprintf(w->partial, sizeof w->partial, "%s.partial", w->path);
     if (n < 0 || k < 0 || (size_t)k >= sizeof w->partial) return error_set(err, STATUS_INVALID, "load: %.60s...: the path is too long", path);
     snprintf(w->dir, sizeof w->dir, "%s", path);
-    return dir ? os_make_directory(path, err) : STATUS_OK;
+    if (dir) TRY(os_make_directory(path, err));
+    return os_replaceable(w->path, err);
 }
 
 status checkpoint_writer_open(mem *m, checkpoint_container container, const char *path, checkpoint_writer **out, error *err) {

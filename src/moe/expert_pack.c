@@ -188,6 +188,7 @@ status expert_pack_write(mem *m, const expert_bank *b, const char *path, expert_
         for (uint64_t i = 0; i < k.n; i++) k.total += k.table[i].n_bytes;
         rc = source_allow_writing(b->src, path, err);
         if (rc == STATUS_OK) rc = source_allow_writing(b->src, partial, err);
+        if (rc == STATUS_OK) rc = os_replaceable(path, err);
         if (rc == STATUS_OK) rc = os_output_open(m, partial, true, &k.file, err);
     }
     if (rc == STATUS_OK) rc = pack_all(&k, out->file_bytes, out);

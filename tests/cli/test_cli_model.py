@@ -459,6 +459,13 @@ class MakeModel(CliTest):
         self.fails(2, "no shape given", "make-model", "-o", self.path("x"))
         self.fails(2, "out of range", "make-model", "--shape", "tiny", "--n-experts", "2", "-o", self.path("x"))
         self.fails(1, "No such file", "make-model", "--shape", "tiny", "-o", self.path("no/such/x"))
+        self.fails(2, "empty name", "make-model", "--shape", "tiny", "-o", "")
+        self.fails(2, "is a directory", "make-model", "--shape", "tiny", "-o", self.path("."))
+        pipe = self.path("pipe")  # as good as /dev/null, which a rename would take the place of
+        os.mkfifo(pipe)
+        self.fails(2, "is a device, pipe or socket", "make-model", "--shape", "tiny", "-o", pipe)
+        self.assertFalse(os.path.isfile(pipe))
+        self.assertFalse(os.path.exists(pipe + ".partial"))
 
 
 if __name__ == "__main__":

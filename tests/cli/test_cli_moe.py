@@ -507,6 +507,13 @@ class Experts(MoeTest):
             self.run_cli("complete", "-m", model, "--token-ids", self.IDS, "--record-routing", trace, "-n", "3")
             self.fails(2, "is the file of --replay", "bench", "-m", model, "-p", "4", "-n", "2", "-r", "1", "--replay", trace, "--record-routing", trace)
 
+    def test_a_pipe_is_not_replaced(self):
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+        self.fails(2, "is a device, pipe or socket", "pack", "-m", self.MODEL, "-o", pipe)
+        self.assertFalse(os.path.isfile(pipe))
+        self.assertFalse(os.path.exists(pipe + ".partial"))
+
     def test_a_recording_that_fails(self):
         def nearly_full():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -489,6 +489,35 @@ static void an_output_is_what_has_its_name(void **state) {
     temp_dir_remove(&d);
 }
 
+static void only_files_are_replaced(void **state) {
+    (void)state;
+    temp_dir d = temp_dir_make();
+    error err = {0};
+    struct stat st;
+    char from[512], to[512];
+    write_pattern(&d, "new", 3, from);
+    write_pattern(&d, "old", 100, to);
+    assert_int_equal(os_replaceable(to, &err), STATUS_OK);
+    assert_int_equal(os_rename(from, to, &err), STATUS_OK);
+    assert_int_equal(stat(to, &st), 0);
+    assert_int_equal(st.st_size, 3);
+    snprintf(to, sizeof to, "%s/nothing", d.path);
+    assert_int_equal(os_replaceable(to, &err), STATUS_OK);
+    write_pattern(&d, "new", 3, from);
+    snprintf(to, sizeof to, "%s/pipe", d.path); /* stands for a device: rename(2) would take its place */
+    assert_int_equal(mkfifo(to, 0600), 0);
+    assert_int_equal(os_replaceable(to, &err), STATUS_INVALID);
+    assert_int_equal(os_rename(from, to, &err), STATUS_INVALID);
+    assert_contains(err.text, "is a device, pipe or socket");
+    assert_int_equal(stat(to, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(os_rename(from, d.path, &err), STATUS_INVALID);
+    assert_contains(err.text, "is a directory");
+    assert_int_equal(os_rename(from, "", &err), STATUS_INVALID);
+    assert_contains(err.text, "empty name");
+    temp_dir_remove(&d);
+}
+
 static void texts_are_bounded(void **state) {
     (void)state;
     mem *m = test_mem();
@@ -539,6 +568,7 @@ int main(void) {
         cmocka_unit_test(the_table_of_mappings_ends),
         cmocka_unit_test(other_faults_go_to_the_previous_action),
         cmocka_unit_test(an_output_is_what_has_its_name),
+        cmocka_unit_test(only_files_are_replaced),
         cmocka_unit_test(texts_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
