@@ -41,7 +41,7 @@ static bool make_product(check_case *c, int64_t i) {
         n = RNG_PICK(r, 1, 7, 16, 17, 40, 129, 150);
         if (i % 4 == 0) { /* more outputs than are a router's */
             n = m > 32 ? 450 : 1100;
-            k = 32 * RNG_PICK(r, 1, 3, 32, 33);
+            k = block > 32 ? block * RNG_PICK(r, 1, 3, 4) : 32 * RNG_PICK(r, 1, 3, 32, 33);
         }
     }
     bool scaled = c->call.op == VT_OP_MATMUL_BT_ALPHA_BETA;
