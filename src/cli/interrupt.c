@@ -30,7 +30,6 @@ static void restore(int number) {
 }
 
 void interrupt_begin(void) {
-    noted = 0;
     handle(SIGINT);
     handle(SIGTERM);
 }

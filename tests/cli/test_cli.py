@@ -332,6 +332,15 @@ class Interrupts(CliTest):
         for r in many:
             self.assertEqual(r["usage"]["completion_tokens"], len(r["ids"]))
 
+    def test_an_interrupt_in_the_only_step_of_a_run_ends_the_runs_after_it(self):
+        process = self.popen("perplexity", "-m", "slow", "-f", self.path("text", "abcd" * 1000), "-c", "4")
+        self.read_one(process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertTrue(err.endswith(b"cancelled\n"), err)
+        self.assertLess(out.count(b"so far"), 990)
+
     def test_second_interrupt_ends(self):
         process = self.popen("complete", "-m", "stuck", "-p", "abc")
         self.read_one(process)
