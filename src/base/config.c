@@ -3,6 +3,7 @@
 #include "base/config.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/config_source.h"
@@ -56,7 +57,14 @@ static bool is_choice(const char *choices, const char *text) {
 static status out_of_range(const config_row *row, const char *label, const char *text, error *err) {
     if (row->type == CONFIG_REAL)
         return error_set(err, STATUS_INVALID, "config: %s: %.100s is out of range, %g to %g is allowed", label, text, row->min, row->max);
+    if (row->type == CONFIG_BYTES) return error_set(err, STATUS_INVALID, "config: %s: %.100s is out of range, at most %.0fT is allowed", label, text, floor(row->max / 0x1p40));
     return error_set(err, STATUS_INVALID, "config: %s: %.100s is out of range, %.0f to %.0f is allowed", label, text, row->min, row->max);
+}
+
+/* A number that no 64 bits hold is too large, not misspelt. */
+static bool is_digits(const char *text) {
+    if (*text == '-') text++;
+    return *text != '\0' && text[strspn(text, "0123456789")] == '\0';
 }
 
 static status malformed(const char *label, const char *text, const char *wanted, error *err) {
@@ -72,9 +80,11 @@ static status parse_value(const config_row *row, const char *label, const char *
     case CONFIG_BOOL:
         return parse_bool(text, &v->as.flag) ? STATUS_OK : malformed(label, text, "true, false, on, off, 1 or 0", err);
     case CONFIG_COUNT:
+        if (!config_parse_count(text, &v->as.count) && is_digits(text)) return out_of_range(row, label, text, err);
         if (!config_parse_count(text, &v->as.count)) return malformed(label, text, "a whole number (32k = 32000, 32K = 32768)", err);
         return count_in_range(row, v->as.count) ? STATUS_OK : out_of_range(row, label, text, err);
     case CONFIG_BYTES:
+        if (!config_parse_bytes(text, &v->as.bytes) && text[0] != '-' && is_digits(text)) return out_of_range(row, label, text, err);
         if (!config_parse_bytes(text, &v->as.bytes))
             return malformed(label, text, "a number of bytes (512M, 1.5G; K, M, G, T count in 1024)", err);
         return bytes_in_range(row, v->as.bytes) ? STATUS_OK : out_of_range(row, label, text, err);

@@ -14,7 +14,7 @@ typedef struct reader {
     bool given[CONFIG_KEY_COUNT]; /* on this command line */
 } reader;
 
-static const char *const command_names[] = {"engine", "complete", "logits", "perplexity", "tokenize", "inspect", "bench", "doctor", "plan", "make-model"};
+static const char *const command_names[] = {"engine", "complete", "logits", "perplexity", "tokenize", "inspect", "bench", "doctor", "plan", "make-model", "pack"};
 
 /* "tokenize, bench": which commands take the row. */
 static const char *takers(const config_row *row, char out[CONFIG_NAME_BYTES]) {
@@ -37,6 +37,8 @@ static status not_here(const config_row *row, const char *flag, error *err) {
 
 static status unknown_flag(const reader *r, const char *flag, error *err) {
     char name[CONFIG_NAME_BYTES], text[CONFIG_HINT_BYTES];
+    const char *here = config_foreign(flag);
+    if (here != NULL) return error_set(err, STATUS_INVALID, "config: unknown option %.100s; %s", flag, here);
     config_hint hint = config_hint_for(flag);
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
         const config_row *row = &config_rows[i];
@@ -73,6 +75,7 @@ static status read_short(reader *r, const char *arg, error *err) {
             continue;
         }
         char flag[3] = {'-', row->short_flag, 0};
+        if (arg[2] != 0 && config_foreign(arg) != NULL) return unknown_flag(r, arg, err);
         if (arg[2] != 0)
             return error_set(err, STATUS_INVALID, "config: unknown option %.100s; %s and its value are two arguments, and -- ends options",
                              arg, flag);

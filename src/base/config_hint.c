@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* "did you mean": the name with the fewest inserted, deleted, replaced or swapped bytes, if they are few for its length. */
-#include "base/config_source.h"
+#include "base/config_hint.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ config_hint config_hint_for(const char *word) { return (config_hint){.word = wor
 
 void config_hint_consider(config_hint *h, const char *name) {
     if (strnlen(h->word, CONFIG_NAME_BYTES) >= CONFIG_NAME_BYTES || strlen(name) >= CONFIG_NAME_BYTES) return;
-    size_t len = strlen(name), bare = strspn(name, "-"), d = distance(h->word, name);
+    size_t len = strlen(name), bare = strncmp(name, "HEADRACE_", 9) == 0 ? 9 : strspn(name, "-"), d = distance(h->word, name);
     size_t allowed = 1 + (len - bare) / 4;
     if (d > allowed || d >= h->distance) return;
     h->distance = d;

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/config.h"
+#include "base/config_hint.h"
 
 typedef struct config_value {
     bool is_set;
@@ -30,11 +31,6 @@ struct config {
     config_value values[CONFIG_KEY_COUNT];
 };
 
-enum { CONFIG_HINT_BYTES = 160 };
-
-/** Room for "--no-" or "HEADRACE_" and any key of the table. */
-enum { CONFIG_NAME_BYTES = 80 };
-
 /** The row with this key (n bytes), or NULL. */
 const config_row *config_find(const char *key, size_t n);
 /** Check `value` against the row and store it unless a higher origin has set the row. */
@@ -43,17 +39,5 @@ NODISCARD status config_apply(config *c, const config_row *row, const char *labe
 bool config_is_action(const config_row *row);
 /** "HEADRACE_MAX_SEQS" for "max-seqs". */
 void config_variable_name(const config_row *row, char out[CONFIG_NAME_BYTES]);
-
-/** Remembers the nearest of several names. */
-typedef struct config_hint {
-    const char *word;
-    size_t distance;
-    char nearest[CONFIG_NAME_BYTES];
-} config_hint;
-
-config_hint config_hint_for(const char *word);
-void config_hint_consider(config_hint *h, const char *name);
-/** "; did you mean NAME?" or "". */
-const char *config_hint_text(const config_hint *h, char out[CONFIG_HINT_BYTES]);
 
 #endif

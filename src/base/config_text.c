@@ -81,11 +81,21 @@ static void add_blanks(textbuf *out, size_t n) {
     for (size_t i = 0; i < n; i++) textbuf_adds(out, " ");
 }
 
+/* Bytes of the word that goes on one line: all of it, or, of a list of choices that is wider than a line, those that fit. */
+static size_t word_bytes(const char *text) {
+    const size_t n = strcspn(text, " ");
+    size_t fit = n;
+    while (fit > 1 && columns(text, fit) > HELP_WIDTH - HELP_COLUMN) {
+        do { fit--; } while (fit > 1 && text[fit - 1] != '|');
+    }
+    return fit > 1 ? fit : n;
+}
+
 /* Words of `text` from HELP_COLUMN on; `at` is the column where the line stands. */
 static void add_wrapped(textbuf *out, const char *text, size_t at) {
     bool first = true;
     while (*text) {
-        size_t n = strcspn(text, " "), width = columns(text, n);
+        size_t n = word_bytes(text), width = columns(text, n);
         if (!first && at + 1 + width > HELP_WIDTH) {
             textbuf_adds(out, "\n");
             at = 0;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config_hint.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/progress_line.h"
@@ -100,8 +101,8 @@ static status read_arguments(cli *x, const cli_command *command, int argc, char 
     status rc = config_read_command_line(x->c, command->where, argc, argv, rest, &n_rest, err);
     int allowed = command->takes_path ? 1 : 0;
     if (rc == STATUS_OK && n_rest > allowed)
-        rc = error_set(err, STATUS_INVALID, "%s: unexpected argument '%s'; see headrace %s --help", command->name, rest[allowed],
-                       command->name);
+        rc = error_set(err, STATUS_INVALID, "%s: unexpected argument '%s'%s; see headrace %s --help", command->name, rest[allowed],
+                       wants_value(command, "-m") && !config_is_set(x->c, CONFIG_KEY_MODEL) ? " (a model is given with -m)" : "", command->name);
     if (rc == STATUS_OK && n_rest == 1) x->path = rest[0]; /* points into argv */
     mem_free(x->m, rest);
     if (rc == STATUS_OK && command->set_defaults) rc = command->set_defaults(x->c, err);
@@ -122,13 +123,43 @@ static status run_command(cli *x, const cli_command *command, int argc, char **a
     return command->run(x, err);
 }
 
+/* What others call a command, and what there is here instead. */
+static const struct {
+    const char *name, *here;
+} foreign[] = {
+    {"serve", "there is no server yet; complete answers several prompts as one batch, and include/headrace/headrace.h takes requests at any time"},
+    {"server", "there is no server yet; complete answers several prompts as one batch, and include/headrace/headrace.h takes requests at any time"},
+    {"chat", "there are no chat templates yet; complete continues a text as it is written"},
+    {"run", "there are no chat templates yet; complete continues a text as it is written"},
+    {"generate", "here it is complete"},
+    {"quantize", "checkpoints are used as they are published"},
+    {"convert", "checkpoints are used as they are published"},
+    {"pull", "nothing is fetched here; a model that is in the Hugging Face cache is found there by org/name"},
+};
+
+static status unknown_command(const char *name, error *err) {
+    char text[CONFIG_HINT_BYTES];
+    config_hint hint = config_hint_for(name);
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        if (strcmp(name, foreign[i].name) == 0) return error_set(err, STATUS_INVALID, "no command '%s': %s", name, foreign[i].here);
+    }
+    for (int i = 0; i < N_COMMANDS; i++) config_hint_consider(&hint, commands[i]->name);
+    return error_set(err, STATUS_INVALID, "unknown command '%.100s'%s; see headrace --help", name, config_hint_text(&hint, text));
+}
+
 static status dispatch(cli *x, int argc, char **argv, error *err) {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         print_overview(stderr);
         return error_set(err, STATUS_INVALID, "no command given");
     }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+    if (strcmp(name, "help") == 0 && argc == 3) {
+        for (int i = 0; i < N_COMMANDS; i++) {
+            if (strcmp(argv[2], commands[i]->name) == 0) return print_help(x->m, commands[i], err);
+        }
+        return unknown_command(argv[2], err);
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || (strcmp(name, "help") == 0 && argc == 2)) {
         print_overview(stdout);
         return STATUS_OK;
     }
@@ -142,7 +173,7 @@ static status dispatch(cli *x, int argc, char **argv, error *err) {
         return run_command(x, commands[i], argc - 2, argv + 2, err);
     }
     if (name[0] == '-') return error_set(err, STATUS_INVALID, "unknown option %s: the command comes first; see headrace --help", name);
-    return error_set(err, STATUS_INVALID, "unknown command '%s'; see headrace --help", name);
+    return unknown_command(name, err);
 }
 
 int main(int argc, char **argv) {

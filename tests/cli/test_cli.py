@@ -37,6 +37,12 @@ class Use(CliTest):
 
     def test_unknown_command(self):
         self.fails(2, "unknown command 'compleat'", "compleat")
+        self.fails(2, "did you mean complete?", "complet")
+        self.fails(2, "no command 'serve': there is no server yet", "serve", "-m", "fake")
+        self.fails(2, "unknown command 'nosuch'", "help", "nosuch")
+        self.fails(2, "unexpected argument 'fake' (a model is given with -m)", "plan", "fake")
+        self.assertEqual(self.run_cli("help").out, self.run_cli("--help").out)
+        self.assertEqual(self.run_cli("help", "plan").out, self.run_cli("plan", "--help").out)
         self.fails(2, "the command comes first", "-m", "fake", "complete")
 
     def test_help_of_each_command(self):

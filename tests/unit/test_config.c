@@ -3,6 +3,7 @@
 #include "support/test_case.h"
 
 #include "base/config.h"
+#include "base/config_source.h"
 
 enum { MAX_ARGS = 32 };
 
@@ -278,6 +279,11 @@ static void options_that_are_refused(void **state) {
     refused(complete, "--modle", "x", "--modle", "did you mean --model?");
     refused(complete, "--no-boss", NULL, "--no-boss", "did you mean --no-bos?");
     refused(complete, "--decode", NULL, "--decode is no option of this command", "tokenize");
+    refused(CONFIG_DOCTOR, "-m", "x", "-m is no option of this command", "pack");
+    refused(complete, "-ngl", "99", "unknown option -ngl; here --device and --device-mem", NULL);
+    refused(complete, "--max-tokens=5", NULL, "unknown option --max-tokens; here it is --n-predict", NULL);
+    refused(complete, "-s", "5", "unknown option -s; here it is --seed", NULL);
+    refused(CONFIG_COMMON | CONFIG_BENCH, "-b", "5", "unknown option -b; here it is --max-batch-tokens", NULL);
     refused(complete, "-o", "x", "-o is no option of this command", "logits");
     refused(CONFIG_INSPECT, "--ctx", "5", "--ctx is no option", "commands that load a model");
     refused(complete, "-x", NULL, "unknown option -x", NULL);
@@ -292,6 +298,11 @@ static void options_that_are_refused(void **state) {
     refused(complete, "--max-seqs", "0", "--max-seqs: 0 is out of range, 1 to 4096", NULL);
     refused(complete, "--max-seqs", "4097", "--max-seqs: 4097 is out of range, 1 to 4096", NULL);
     refused(complete, "--max-seqs", "-1", "--max-seqs: -1 is out of range", NULL);
+    refused(complete, "--max-seqs", "99999999999999999999", "--max-seqs: 99999999999999999999 is out of range, 1 to 4096", NULL);
+    refused(complete, "--seed", "-99999999999999999999", "is out of range, 0 to", NULL);
+    refused(complete, "--max-seqs", "-", "\"-\" is not a whole number", NULL);
+    refused(complete, "--kv-mem", "99999999999999999999", "is out of range, at most 909T", NULL);
+    refused(complete, "--kv-mem", "-1", "\"-1\" is not a number of bytes", NULL);
     refused(complete, "--max-seqs", "1e3", "--max-seqs: \"1e3\" is not a whole number", NULL);
     refused(complete, "--seed", "9007199254740992", "out of range, 0 to 9007199254740991", NULL);
     refused(complete, "--temp", "nan", "--temp: \"nan\"", NULL);
@@ -311,7 +322,7 @@ static void options_that_are_refused(void **state) {
     memset(huge, 'x', sizeof huge - 1);
     refused(complete, "--max-seqs", huge, "--max-seqs: \"xxx", NULL);
     memset(huge, '9', sizeof huge - 1);
-    refused(complete, "--max-seqs", huge, "--max-seqs: \"999", NULL);
+    refused(complete, "--max-seqs", huge, "--max-seqs: 999", "is out of range");
     memset(huge, '-', sizeof huge - 1);
     refused(complete, huge, NULL, "unknown option ---", NULL);
 }
@@ -332,6 +343,25 @@ static void a_hint_is_given_only_when_near(void **state) {
     assert_string_equal(err.text, "config: unknown option --ct-; did you mean --ctx?");
     config_destroy(c);
     test_mem_check(m);
+}
+
+/* What the rows of other engines' flags send people to is there, and none of the flags is one of ours. */
+static void foreign_flags_lead_somewhere(void **state) {
+    (void)state;
+    int n_keys = 0;
+    for (size_t i = 0; i < config_n_foreign_rows; i++) {
+        for (const char *p = config_foreign_rows[i].here; (p = strstr(p, "--")) != NULL; n_keys++) {
+            const size_t n = strspn(p += 2, "abcdefghijklmnopqrstuvwxyz-");
+            if (config_find(p, n) == NULL && (n < 4 || memcmp(p, "no-", 3) != 0 || config_find(p + 3, n - 3) == NULL)) fail_msg("--%.*s is no option", (int)n, p);
+        }
+        for (const char *p = config_foreign_rows[i].flags; *p != '\0'; p += *p == '|') {
+            const size_t n = strcspn(p, "|");
+            assert_true(n >= 2 && p[0] == '-');
+            if (p[1] == '-' && config_find(p + 2, n - 2) != NULL) fail_msg("%.*s is an option here", (int)n, p);
+            p += n;
+        }
+    }
+    assert_true(n_keys > 15);
 }
 
 static void lists_grow_in_order(void **state) {
@@ -395,9 +425,8 @@ static void help_fits_and_names_every_option(void **state) {
     mem *m = test_mem();
     textbuf b;
     textbuf_init(&b, m, MEM_PROCESS);
-    for (unsigned bit = 1; bit < 8; bit++) {
-        uint32_t where = 1u << bit;
-        if (bit != 4 && bit != 5 && bit != 7) where |= CONFIG_COMMON;
+    for (uint32_t where = 2; where <= CONFIG_PACK; where = (where & ~(uint32_t)CONFIG_COMMON) << 1) {
+        if ((where & (CONFIG_TOKENIZE | CONFIG_INSPECT | CONFIG_DOCTOR | CONFIG_MAKE_MODEL | CONFIG_PACK)) == 0) where |= CONFIG_COMMON;
         textbuf_clear(&b);
         config_help(where, &b);
         assert_false(b.failed);
@@ -425,7 +454,7 @@ static void help_fits_and_names_every_option(void **state) {
     config_help(complete, &b);
     assert_contains(textbuf_text(&b), "This command:\n");
     assert_contains(textbuf_text(&b), "\nModel and engine:\n");
-    assert_contains(textbuf_text(&b), "  -m, --model PATH              model: a .gguf file\n");
+    assert_contains(textbuf_text(&b), "  -m, --model PATH              model: a .gguf file, a folder of safetensors, or org/name from the\n");
     assert_contains(textbuf_text(&b), "      --[no-]special ");
     assert_contains(textbuf_text(&b), "[auto|map|read] (default auto)");
     textbuf_deinit(&b);
@@ -443,6 +472,7 @@ int main(void) {
         cmocka_unit_test(a_letter_belongs_to_the_command),
         cmocka_unit_test(options_that_are_refused),
         cmocka_unit_test(a_hint_is_given_only_when_near),
+        cmocka_unit_test(foreign_flags_lead_somewhere),
         cmocka_unit_test(lists_grow_in_order),
         cmocka_unit_test(set_obeys_the_origins),
         cmocka_unit_test(help_fits_and_names_every_option),
