@@ -10,6 +10,11 @@ static status run_plan(cli *x, error *err) {
     headrace_config *settings = NULL;
     char *text = NULL;
     if (!config_is_set(x->c, CONFIG_KEY_MODEL)) return error_set(err, STATUS_INVALID, "plan: no model given; use -m PATH");
+    const config_key of_replay[] = {CONFIG_KEY_DISK_BW, CONFIG_KEY_DISK_LATENCY, CONFIG_KEY_MEM_BW};
+    for (size_t i = 0; !config_is_set(x->c, CONFIG_KEY_REPLAY) && i < sizeof of_replay / sizeof of_replay[0]; i++) {
+        if (config_origin_of(x->c, of_replay[i]) == CONFIG_FROM_DEFAULT) continue;
+        return error_set(err, STATUS_INVALID, "plan: --%s says something of a recorded routing; it goes with --replay FILE", config_rows[of_replay[i]].key);
+    }
     TRY(session_config(x, &settings, err));
     const status rc = session_status(headrace_inspect(settings, HEADRACE_REPORT_PLAN, x->json, &text, &why), &why, err);
     headrace_config_destroy(settings);

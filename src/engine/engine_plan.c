@@ -173,7 +173,10 @@ static status read_machine(headrace_engine *e, const config *c, bool pure, plan_
     }
     if ((caps & VT_CAP_BIT(VT_CAP_HOST_ADDRESSABLE)) == 0 && pm->pool == PLAN_POOL_HOST) pm->pool = (caps & VT_CAP_BIT(VT_CAP_UNIFIED)) != 0 ? PLAN_POOL_SHARED : PLAN_POOL_OWN;
     const uint64_t most = config_bytes(c, CONFIG_KEY_MEM);
-    if (most > 0 && (pm->total_bytes == 0 || most < pm->total_bytes)) pm->total_bytes = most; /* as if that were all there is */
+    if (most > 0 && (pm->total_bytes == 0 || most < pm->total_bytes)) { /* as if that were all there is */
+        pm->total_bytes = most;
+        pm->total_is_set = true;
+    }
     pm->device_budget_bytes = config_bytes(c, CONFIG_KEY_DEVICE_MEM);
     e->machine = *pm;
     e->plan.pool = pm->pool;

@@ -19,6 +19,8 @@ void plan_machine_read(plan_machine *out) {
     }
 }
 
+const char *plan_machine_total_text(const plan_machine *pm) { return pm->total_is_set ? "--mem allows" : "this machine or its cgroup has"; }
+
 static status pose_one(const char *key, const char *value, uint64_t *mem_total, uint64_t *device_total, bool *unified, error *err) {
     if (strcmp(key, "unified") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0)) {
         *unified = value[0] == '1';
@@ -39,6 +41,7 @@ status plan_machine_pose(const char *text, plan_machine *out, error *err) {
         memcpy(part, p, n);
         part[n] = '\0';
         char *value = strchr(part, '=');
+        if (n == 0) return error_set(err, STATUS_INVALID, "config: --machine \"%.40s\": nothing stands between two commas or at an end; mem_total=64G,device_total=80G is an example", text);
         if (value != NULL) *value++ = '\0';
         TRY(pose_one(part, value != NULL ? value : "", &mem_total, &device_total, &unified, err));
         p += n;
@@ -64,7 +67,8 @@ static void smallest_change(const engine_plan *p, const side *s, char *text, siz
     } else if (kv > excess && p->kv_bytes_per_token > 0 && (kv - excess) / p->kv_bytes_per_token >= 16) {
         snprintf(text, n, "--ctx %zu --kv-mem %zuM would fit", (kv - excess) / p->kv_bytes_per_token / 16 * 16, (size_t)((double)(kv - excess) / MIB));
     } else if (p->pool == PLAN_POOL_HOST) {
-        snprintf(text, n, "without any KV pages %.1f MiB would still be missing: --load map, a smaller --max-batch-tokens, or a smaller model", (double)(excess - kv) / MIB);
+        snprintf(text, n, "without any KV pages %.1f MiB would still be missing: %sa smaller --max-batch-tokens or --max-seqs, or a smaller model", (double)(excess - kv) / MIB,
+                 s->weights > 0 ? "--load map, " : "");
     } else {
         snprintf(text, n, "without any KV pages %.1f MiB would still be missing there: a smaller --max-batch-tokens, --experts stream with a smaller --device-experts, or a smaller model",
                  (double)(excess - kv) / MIB);
@@ -102,7 +106,8 @@ static side of_host(const engine_plan *p, uint64_t have) {
 uint64_t plan_device_limit(const plan_machine *pm) { return pm->device_budget_bytes > 0 ? pm->device_budget_bytes : pm->device_total_bytes; }
 
 status plan_verdict(const engine_plan *p, const plan_machine *pm, error *err) {
-    static const char *const all = "all this machine or its cgroup has";
+    char all[64];
+    snprintf(all, sizeof all, "all that %s", plan_machine_total_text(pm));
     if (p->pool == PLAN_POOL_HOST) {
         const side s = whole(p, pm->total_bytes);
         return compare(p, &s, all, STATUS_DOES_NOT_FIT, err);

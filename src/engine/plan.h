@@ -61,7 +61,8 @@ typedef struct engine_plan {
 
 /** What the verdict may look at. 0 = unknown. */
 typedef struct plan_machine {
-    uint64_t total_bytes;     /* min(MemTotal, cgroup limit) */
+    uint64_t total_bytes;     /* min(MemTotal, cgroup limit, --mem) */
+    bool total_is_set;        /* it is --mem */
     uint64_t available_bytes; /* min(MemAvailable, cgroup limit - used): the live check alone */
     plan_pool pool;
     uint64_t device_total_bytes;     /* probed once */
@@ -70,6 +71,8 @@ typedef struct plan_machine {
 } plan_machine;
 
 void plan_machine_read(plan_machine *out);
+/** Whose the total is, in a refusal: "that %s". */
+const char *plan_machine_total_text(const plan_machine *pm);
 /**
  * From "mem_total=SIZE,unified=1,device_total=SIZE": where host and device share one pool it is counted once, at the smaller of its two figures; a device_total alone is a device with memory
  * of its own. What is available there is unknown.

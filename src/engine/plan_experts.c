@@ -38,22 +38,24 @@ void plan_typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_
         snprintf(text, n, "%llu", (unsigned long long)bytes);
 }
 
-static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p, uint64_t have, int64_t n_slots, error *err) {
+static status does_not_fit_stream(const expert_bank *bank, const engine_plan *p, const plan_machine *pm, int64_t n_slots, error *err) {
+    const uint64_t have = pm->total_bytes;
     const int64_t fit = plan_host_slots_within(bank, room_beside(p, have)), least = expert_stream_min_slots(bank);
     char size[32];
     plan_typed_size(bank, fit, size, sizeof size);
     if (fit >= least) {
-        return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts and %.1f MiB for everything else exceed the %.1f MiB that this machine or its cgroup has; --host-experts %s would fit",
-                         (double)expert_store_stream_slot_bytes(bank, n_slots) / MIB, (double)p->total_bytes / MIB, (double)have / MIB, size);
+        return error_set(err, STATUS_DOES_NOT_FIT, "plan: %.1f MiB of slots for experts and %.1f MiB for everything else exceed the %.1f MiB that %s; --host-experts %s would fit",
+                         (double)expert_store_stream_slot_bytes(bank, n_slots) / MIB, (double)p->total_bytes / MIB, (double)have / MIB, plan_machine_total_text(pm), size);
     }
     return error_set(err, STATUS_DOES_NOT_FIT,
-                     "plan: even the least slots for experts, %lld of %.2f MiB, and %.1f MiB for everything else exceed the %.1f MiB that this machine or its cgroup has; a smaller --ctx, --kv-mem or --max-batch-tokens would have to make room for %.1f MiB",
-                     (long long)least, (double)bank->stream_slot_bytes / MIB, (double)p->total_bytes / MIB, (double)have / MIB, ((double)stream_bytes(bank, least) + (double)p->total_bytes - (double)have) / MIB);
+                     "plan: even the least slots for experts, %lld of %.2f MiB, and %.1f MiB for everything else exceed the %.1f MiB that %s; a smaller --ctx, --kv-mem or --max-batch-tokens would have to make room for %.1f MiB",
+                     (long long)least, (double)bank->stream_slot_bytes / MIB, (double)p->total_bytes / MIB, (double)have / MIB, plan_machine_total_text(pm), ((double)stream_bytes(bank, least) + (double)p->total_bytes - (double)have) / MIB);
 }
 
 static uint64_t resident_need(const expert_bank *bank, const engine_plan *p) { return (uint64_t)p->total_bytes + bank->total_bytes + expert_store_resident_table_bytes(bank); }
 
-static status does_not_fit_resident(const expert_bank *bank, const engine_plan *p, uint64_t have, error *err) {
+static status does_not_fit_resident(const expert_bank *bank, const engine_plan *p, const plan_machine *pm, error *err) {
+    const uint64_t have = pm->total_bytes;
     const int64_t fit = plan_host_slots_within(bank, room_beside(p, have));
     char size[32], change[128];
     plan_typed_size(bank, fit, size, sizeof size);
@@ -61,8 +63,8 @@ static status does_not_fit_resident(const expert_bank *bank, const engine_plan *
         snprintf(change, sizeof change, "--experts stream --host-experts %s would fit", size);
     else
         snprintf(change, sizeof change, "streaming takes at least %.1f MiB", ((double)stream_bytes(bank, expert_stream_min_slots(bank)) + (double)p->total_bytes) / MIB);
-    return error_set(err, STATUS_DOES_NOT_FIT, "plan: resident experts of %.1f MiB and %.1f MiB for everything else exceed the %.1f MiB that this machine or its cgroup has; %s", (double)bank->total_bytes / MIB,
-                     (double)p->total_bytes / MIB, (double)have / MIB, change);
+    return error_set(err, STATUS_DOES_NOT_FIT, "plan: resident experts of %.1f MiB and %.1f MiB for everything else exceed the %.1f MiB that %s; %s", (double)bank->total_bytes / MIB,
+                     (double)p->total_bytes / MIB, (double)have / MIB, plan_machine_total_text(pm), change);
 }
 
 status plan_asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err) {
@@ -80,14 +82,14 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
     if (r->host == PLAN_HOST_AUTO) {
         out->size_chosen = true;
         out->n_slots = have > 0 ? plan_host_slots_within(bank, room_beside(p, have)) : out->cycle_slots; /* unknown: what one token takes */
-        if (out->n_slots < out->min_slots) return does_not_fit_stream(bank, p, have, out->min_slots, err);
+        if (out->n_slots < out->min_slots) return does_not_fit_stream(bank, p, pm, out->min_slots, err);
         if (live && pm->available_bytes > 0) {
             int64_t now = plan_host_slots_within(bank, room_beside(p, pm->available_bytes));
             if (now < out->min_slots) now = out->min_slots; /* the live check refuses */
             if (now < out->n_slots) out->n_slots = now;
         }
     }
-    if (have > 0 && (stream_bytes(bank, out->n_slots) > have || stream_bytes(bank, out->n_slots) > room_beside(p, have))) return does_not_fit_stream(bank, p, have, out->n_slots, err);
+    if (have > 0 && (stream_bytes(bank, out->n_slots) > have || stream_bytes(bank, out->n_slots) > room_beside(p, have))) return does_not_fit_stream(bank, p, pm, out->n_slots, err);
     return STATUS_OK;
 }
 
@@ -112,7 +114,7 @@ status plan_experts_choose(const expert_bank *bank, const plan_experts_request *
         out->tier = r->host != PLAN_HOST_AUTO || (!fits && r->load != LOAD_MAP) ? PLAN_EXPERTS_STREAM : PLAN_EXPERTS_RESIDENT;
         if (out->tier == PLAN_EXPERTS_STREAM && r->load == LOAD_MAP) return error_set(err, STATUS_INVALID, "config: --host-experts streams experts, which maps nothing; --load map cannot be honoured with it");
     }
-    if (out->tier == PLAN_EXPERTS_RESIDENT) return fits ? STATUS_OK : does_not_fit_resident(bank, p, pm->total_bytes, err);
+    if (out->tier == PLAN_EXPERTS_RESIDENT) return fits ? STATUS_OK : does_not_fit_resident(bank, p, pm, err);
     return choose_slots(bank, r, p, pm, live, out, err);
 }
 

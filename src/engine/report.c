@@ -46,7 +46,8 @@ static void add_number(report_ctx *r, const char *key, int64_t value) {
 
 static void add_bytes(report_ctx *r, const char *key, uint64_t bytes, const char *when_zero) {
     if (bytes == 0) {
-        add_row(r, key, when_zero);
+        textbuf_addf(r->text, "%-20s %s\n", key, when_zero);
+        set(r->json, key, json_null());
     } else {
         textbuf_addf(r->text, "%-20s %.1f MiB\n", key, (double)bytes / 1048576.0);
         set(r->json, key, json_integer((json_int_t)(bytes > INT64_MAX ? INT64_MAX : bytes)));
@@ -355,9 +356,11 @@ static status report_doctor(report_ctx *r, error *err) {
     add_bytes(r, "cgroup_limit", om.cgroup_limit_bytes, "none");
     if (om.cgroup_limit_bytes > 0) add_bytes(r, "cgroup_used", om.cgroup_used_bytes, "unknown");
     if (om.memlock_bytes == UINT64_MAX) {
-        add_row(r, "memlock_limit", "unlimited");
+        textbuf_addf(r->text, "%-20s unlimited\n", "memlock_limit");
+        set(r->json, "memlock_limit", json_null());
     } else {
         add_bytes(r, "memlock_limit", om.memlock_bytes, "none");
+        if (om.memlock_bytes == 0) set(r->json, "memlock_limit", json_integer(0)); /* nothing may be locked, which is not no limit */
     }
     add_io(r);
     const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};

@@ -41,6 +41,8 @@ class Use(CliTest):
         self.fails(2, "no command 'serve': there is no server yet", "serve", "-m", "fake")
         self.fails(2, "unknown command 'nosuch'", "help", "nosuch")
         self.fails(2, "unexpected argument 'fake' (a model is given with -m)", "plan", "fake")
+        for flag in ("disk-bw", "disk-latency", "mem-bw"):
+            self.fails(2, "plan: --%s says something of a recorded routing; it goes with --replay FILE" % flag, "plan", "-m", "fake", "--" + flag, "5")
         self.assertEqual(self.run_cli("help").out, self.run_cli("--help").out)
         self.assertEqual(self.run_cli("help", "plan").out, self.run_cli("plan", "--help").out)
         self.fails(2, "the command comes first", "-m", "fake", "complete")

@@ -44,12 +44,15 @@ static void texts_name_the_numbers(void **state) {
     assert_contains(err.text, "KV 64.0");
     assert_contains(err.text, "activations 20.0");
     assert_contains(err.text, "rest 16.0");
-    assert_contains(err.text, "150.0 MiB are all this machine");
+    assert_contains(err.text, "150.0 MiB are all that this machine or its cgroup has");
     assert_contains(err.text, "--kv-mem 14M would fit"); /* 50 too much of 64, and 14 still hold a sequence of 4 MiB */
     error live = {0};
     assert_int_equal(plan_live_check(&p, &pm, &live), STATUS_NOT_NOW);
     assert_contains(live.text, "150.0 MiB are available now");
     assert_contains(live.text, "--kv-mem 14M would fit");
+    pm.total_is_set = true;
+    assert_int_equal(plan_verdict(&p, &pm, &err), STATUS_DOES_NOT_FIT);
+    assert_contains(err.text, "150.0 MiB are all that --mem allows");
 }
 
 static void the_smallest_change(void **state) {
@@ -62,6 +65,13 @@ static void the_smallest_change(void **state) {
     pm.total_bytes = (uint64_t)120 * MIB; /* not even without KV */
     assert_int_equal(plan_verdict(&p, &pm, &err), STATUS_DOES_NOT_FIT);
     assert_contains(err.text, "without any KV pages 16.0 MiB would still be missing");
+    assert_contains(err.text, "missing: --load map, a smaller --max-batch-tokens");
+    p.bytes[MEM_WEIGHTS] = 0; /* mapped already: mapping them helps nobody */
+    p.total_bytes -= (size_t)100 * MIB;
+    pm.total_bytes = (uint64_t)20 * MIB;
+    assert_int_equal(plan_verdict(&p, &pm, &err), STATUS_DOES_NOT_FIT);
+    assert_contains(err.text, "missing: a smaller --max-batch-tokens");
+    p = a_plan();
     pm.total_bytes = (uint64_t)136 * MIB; /* nothing is left of them */
     assert_int_equal(plan_verdict(&p, &pm, &err), STATUS_DOES_NOT_FIT);
     assert_contains(err.text, "would still be missing");
