@@ -52,10 +52,10 @@ static bool take_from(const expert_reader *r, reader_queue *q, reader_piece *out
 
 bool reader_take(expert_reader *r, reader_piece *out) { return take_from(r, &r->wanted, out); }
 
-/* For a thread: what is wanted goes first, and nothing is read ahead beside it. The ring has its own way to what is wanted. */
+/* For a thread: what is wanted goes first, and only its last pieces have what is read ahead beside them, so that the disk goes from the one to the other without a pause. The ring has its own way to what is wanted. */
 static bool take_any(expert_reader *r, reader_piece *out) {
     if (r->opt.way != EXPERT_READ_RING && reader_take(r, out)) return true;
-    return r->n_wanted == 0 && take_from(r, &r->ahead, out);
+    return r->n_wanted <= READER_AHEAD_BESIDE && take_from(r, &r->ahead, out);
 }
 
 static void push(const expert_reader *r, reader_queue *q, reader_job j) { q->jobs[(q->first + q->count++) % r->n_jobs] = j; }
@@ -67,7 +67,7 @@ void reader_complete(expert_reader *r, int32_t fill, status rc, const char *why)
         snprintf(f->why, sizeof f->why, "%.*s", EXPERT_READER_WHY_BYTES - 1, why);
     }
     if (--r->n_under_way == 0) r->busy_ns += os_now_ns() - r->busy_from_ns;
-    if (!f->ahead && --r->n_wanted == 0 && r->ahead.count > 0) pthread_cond_broadcast(&r->work);
+    if (!f->ahead && --r->n_wanted == READER_AHEAD_BESIDE && r->ahead.count > 0) pthread_cond_broadcast(&r->work);
     if (--f->n_left > 0) return;
     r->ready[(r->ready_first + r->ready_count++) % r->opt.n_fills] = fill;
     pthread_cond_signal(&r->done);

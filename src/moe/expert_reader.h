@@ -48,7 +48,7 @@ size_t expert_reader_bytes(int32_t n_fills, int32_t max_ranges_per_fill);
 void expert_reader_submit(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n);
 /** Whether it was made to, and has threads to do it. */
 bool expert_reader_can_read_ahead(const expert_reader *r);
-/** As submit, but read only while nothing of what submit and want asked for is queued or being read: a piece at a time on each thread, so that those never wait for more than that. */
+/** As submit, but read only while of what submit and want asked for nothing is queued and only the last few pieces are being read: a piece at a time on each thread, so that those never wait for more than that. */
 void expert_reader_submit_ahead(expert_reader *r, int32_t fill, const expert_range *ranges, int32_t n);
 /** A fill that is under way as one of submit from now on. */
 void expert_reader_want(expert_reader *r, int32_t fill);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Inside of the reader: what its two halves share. Jobs are ranges in a ring; a piece is what is asked for at once, cut from the first job. What is read ahead has a ring of its own, from
- * which threads take pieces while nothing of the other is queued or being read.
+ * which threads take pieces while of the other no more than the last few are being read.
  */
 #ifndef HEADRACE_MOE_EXPERT_READER_IMPL_H
 #define HEADRACE_MOE_EXPERT_READER_IMPL_H
@@ -38,7 +38,7 @@ typedef struct reader_fill {
     char why[EXPERT_READER_WHY_BYTES];
 } reader_fill;
 
-enum { READER_MAX_THREADS = 64, READER_AHEAD_THREADS = 4 };
+enum { READER_MAX_THREADS = 64, READER_AHEAD_THREADS = 4, READER_AHEAD_BESIDE = 4 /* wanted pieces that are left when reading ahead begins */ };
 
 struct expert_reader {
     mem *m;

@@ -261,37 +261,6 @@ static status upload(device_store *s, const expert_lease *from, int32_t slot, bo
     return STATUS_OK;
 }
 
-/* The next expert that the lower store has ready; STATUS_NOT_FOUND when all that were placed have been given. */
-static status next_from_below(device_store *s, expert_lease *from, error *err) {
-    for (;;) {
-        if (!s->below_active) {
-            if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
-            const int32_t n = s->sizes[s->next_size++], first = s->next_below;
-            s->next_below += n;
-            if (s->next_size > 1) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
-            const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
-            if (rc != STATUS_OK) {
-                from->expert = s->wave.misses[first];
-                for (int32_t i = first; i < first + n; i++) {
-                    empty_slot(s, s->wave.misses[i]);
-                    s->wave.misses[i] = -1;
-                }
-                return rc;
-            }
-            s->below_active = true;
-        }
-        const status rc = s->below->next_ready(s->below, from, err);
-        if (rc != STATUS_NOT_FOUND) return rc;
-        s->below_active = false;
-    }
-}
-
-static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t n) {
-    device_store *s = self(base);
-    expert_ahead_set(&s->ahead, layer, ids, n);
-    s->hint_waits = true;
-}
-
 /* Slots for the likeliest of those that the lower store holds; their number, and which, ascending. */
 static int32_t place_ahead(device_store *s, int32_t *ids) {
     expert_ahead *a = &s->ahead;
@@ -354,6 +323,44 @@ static void use_hint(device_store *s) {
     }
     a->n = n;
     if (n > 0 && s->wanted_below) s->below->hint(s->below, a->layer, a->ids, n);
+}
+
+/* Where nothing is copied ahead, as soon as all reads of the layer are queued: slots below come back one by one, as copies end, and the disk goes on into them. */
+static void hint_below(device_store *s) {
+    if (!s->copies_ahead && s->next_size == s->n_sizes && s->wave.next_miss == s->wave.n_misses) use_hint(s);
+}
+
+static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t n) {
+    device_store *s = self(base);
+    expert_ahead_set(&s->ahead, layer, ids, n);
+    s->hint_waits = true;
+    hint_below(s);
+}
+
+/* The next expert that the lower store has ready; STATUS_NOT_FOUND when all that were placed have been given. */
+static status next_from_below(device_store *s, expert_lease *from, error *err) {
+    for (;;) {
+        if (!s->below_active) {
+            if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
+            const int32_t n = s->sizes[s->next_size++], first = s->next_below;
+            s->next_below += n;
+            if (s->next_size > 1) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
+            const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
+            if (rc != STATUS_OK) {
+                from->expert = s->wave.misses[first];
+                for (int32_t i = first; i < first + n; i++) {
+                    empty_slot(s, s->wave.misses[i]);
+                    s->wave.misses[i] = -1;
+                }
+                return rc;
+            }
+            s->below_active = true;
+            hint_below(s);
+        }
+        const status rc = s->below->next_ready(s->below, from, err);
+        if (rc != STATUS_NOT_FOUND) return rc;
+        s->below_active = false;
+    }
 }
 
 static bool wants_hint(expert_store *base, int32_t layer, int64_t n_asked) {

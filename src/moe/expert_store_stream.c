@@ -5,7 +5,7 @@
  * A wave: experts that are held are protected first, so that none of them is given up for another; then the missing ones get slots and reads, as many as fit. Those that do not fit (the
  * wave is larger than the slots, the budget shrank since it was cut, or slots are still leased) follow as slots become free.
  *
- * What is read ahead (a hint) is placed once everything of the wave has its slot, and read once all of that has come. Its slots are protected until the turn of the hinted layer; what is
+ * What is read ahead (a hint) is placed once everything of the wave has its slot, as slots come back, and read once the last pieces of the wave are being read. Its slots are protected until the turn of the hinted layer; what is
  * then still being read and wanted becomes a part of the wave, and what is not wanted is dropped as far as no reader has begun it.
  */
 #include <string.h>
@@ -62,7 +62,8 @@ static int32_t waves(expert_store *base, int32_t layer, const int32_t *ids, int3
     (void)layer;
     (void)ids;
     stream_store *s = self(base);
-    return expert_wave_cut(n, s->opt.rolling ? n : current_limit(s) - expert_policy_n_protected(s->policy), sizes);
+    const int32_t ahead = s->n_fills - s->n_free_fills - s->n_wanted; /* becomes a part of the wave, or is dropped */
+    return expert_wave_cut(n, s->opt.rolling ? n : current_limit(s) - expert_policy_n_protected(s->policy) + ahead, sizes);
 }
 
 /* ---- a wave ---- */
@@ -325,6 +326,7 @@ static void release(expert_store *base, const expert_lease *lease, vt_fence last
     }
     expert_policy_protect(s->policy, lease->slot, false);
     s->n_leases--;
+    advance(s);
 }
 
 static void cancel(expert_store *base) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading ahead, on the stream store's checkpoint: hints are read while nothing else is, whoever takes them gets the right bytes and only when they are complete, wrong hints cost nothing
+ * Reading ahead, on the stream store's checkpoint: hints are read when nothing else is left to begin, whoever takes them gets the right bytes and only when they are complete, wrong hints cost nothing
  * but their bytes, failures fail nobody, and what does not pay stops.
  */
 #include "support/test_case.h"
@@ -115,6 +115,77 @@ static void what_is_wanted_goes_first(void **state) {
     for (int i = before; i < before + 4; i++) assert_true(k.read_off[i] >= third);
     for (int i = before + 4; i < k.n_reads; i++) assert_true(k.read_off[i] < third);
     assert_int_equal(k.n_reads, before + 4 + 5);
+    assert_int_equal(s->close(s), STATUS_OK);
+    case_close(&k);
+}
+
+/* Reads before the closed gate, once there are n of them, or none has come for a while. */
+static int count_waiting(moe_case *k, int n) {
+    int waiting = 0;
+    for (int tries = 0; tries < 200 && waiting < n; tries++) {
+        usleep(1000);
+        pthread_mutex_lock(&k->lock);
+        if (k->n_waiting > waiting) tries = 0;
+        waiting = k->n_waiting;
+        pthread_mutex_unlock(&k->lock);
+    }
+    return waiting;
+}
+
+/* Four pieces that are wanted and still being read have what is read ahead beside them, so that the disk has no pause; more of them have not. */
+static void only_the_last_have_company(void **state) {
+    (void)state;
+    moe_case k;
+    case_open(&k);
+    expert_store *s = make(&k, 16, 16, EXPERT_AHEAD_ON);
+    case_gate(&k, true);
+    begin(s, 1, others, 2); /* of each expert two reads */
+    s->hint(s, 2, three, 3);
+    const int beside_few = count_waiting(&k, 4 + 6);
+    case_gate(&k, false);
+    assert_int_equal(drain(&k, s, NULL), 2);
+    begin(s, 2, three, 3);
+    assert_int_equal(drain(&k, s, NULL), 3);
+    assert_int_equal(count(s).n_prefetch_used, 3);
+    case_gate(&k, true);
+    begin(s, 3, three, 3);
+    s->hint(s, 2, others, 2);
+    const int beside_many = count_waiting(&k, 6 + 1);
+    case_gate(&k, false);
+    assert_int_equal(drain(&k, s, NULL), 3);
+    assert_int_equal(s->close(s), STATUS_OK);
+    case_close(&k);
+    assert_int_equal(beside_few, 4 + 6);
+    assert_int_equal(beside_many, 6);
+}
+
+/* Slots that are being filled for the layer are no reason to cut its wave; and a slot that comes back is filled for the next layer at once. */
+static void the_fewest_slots_are_one_wave(void **state) {
+    (void)state;
+    moe_case k;
+    error err = {0};
+    int32_t sizes[CASE_EXPERTS];
+    case_open(&k);
+    const expert_stream_options opt = {.budget_bytes = slots(&k, 3), .n_readers = 8, .ahead = EXPERT_AHEAD_ON};
+    expert_store *s = NULL;
+    assert_int_equal(expert_store_stream_create(k.m, &k.bank, &opt, &s, &err), STATUS_OK);
+    expert_lease l[2], none;
+    begin(s, 1, others, 2);
+    s->hint(s, 2, three, 3);
+    for (int i = 0; i < 2; i++) assert_int_equal(s->next_ready(s, &l[i], &err), STATUS_OK);
+    assert_int_equal(s->next_ready(s, &none, &err), STATUS_NOT_FOUND);
+    case_gate(&k, true);
+    assert_int_equal(count(s).reads, 2 * 3); /* one slot was free */
+    for (int i = 0; i < 2; i++) {
+        s->release(s, &l[i], (vt_fence){0});
+        assert_int_equal(count(s).reads, 2 * (4 + i));
+    }
+    s->enter(s, 2);
+    assert_int_equal(s->waves(s, 2, three, 3, sizes), 1);
+    assert_int_equal(s->begin(s, 2, three, 3, &err), STATUS_OK);
+    case_gate(&k, false);
+    assert_int_equal(drain(&k, s, NULL), 3);
+    assert_int_equal(count(s).n_prefetch_used, 3);
     assert_int_equal(s->close(s), STATUS_OK);
     case_close(&k);
 }
@@ -468,6 +539,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_right_hint_is_hits),
         cmocka_unit_test(what_is_wanted_goes_first),
+        cmocka_unit_test(only_the_last_have_company),
+        cmocka_unit_test(the_fewest_slots_are_one_wave),
         cmocka_unit_test(nothing_is_given_out_early),
         cmocka_unit_test(what_is_held_stays),
         cmocka_unit_test(a_victim_is_worth_less),

@@ -446,6 +446,37 @@ static void capacity_24_goes_on(void **state) {
     rig_close(&r);
 }
 
+/* The next layer is read ahead from when this one's reads are queued: into slots whose copies are over, while the device still has the layer before it. */
+static void reads_ahead_while_it_copies(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    const expert_stream_options so = {.budget_bytes = slots(&r.k, 3), .ahead = EXPERT_AHEAD_ON};
+    const expert_device_options dopt = {.budget_bytes = slots(&r.k, 6), .ahead = EXPERT_AHEAD_AUTO};
+    assert_int_equal(expert_store_stream_create(r.k.m, &r.k.bank, &so, &r.below, &err), STATUS_OK);
+    assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &dopt, &r.store, &err), STATUS_OK);
+    expert_store *s = r.store;
+    expert_lease l[3], none;
+    for (int32_t layer = 1; layer < 3; layer++) {
+        const uint64_t before = count(r.below).reads;
+        assert_true(s->wants_hint(s, layer + 1, 3));
+        s->enter(s, layer);
+        assert_int_equal(s->begin(s, layer, (int32_t[]){2, 3, 4}, 3, &err), STATUS_OK);
+        s->hint(s, layer + 1, (int32_t[]){2, 3, 4}, 3);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(s->next_ready(s, &l[i], &err), STATUS_OK);
+            consume(&r, &l[i]); /* its copy is over, and nothing goes back before the layer's end */
+        }
+        assert_int_equal(count(r.below).reads, before + 2 * ((layer == 1 ? 3 : 0) + 2)); /* every slot but the last */
+        assert_int_equal(s->next_ready(s, &none, &err), STATUS_NOT_FOUND);
+        assert_int_equal(count(r.below).reads, before + 2 * ((layer == 1 ? 3 : 0) + 3));
+        for (int i = 0; i < 3; i++) s->release(s, &l[i], (vt_fence){0});
+    }
+    assert_int_equal(count(r.below).n_prefetch_used, 3);
+    rig_close(&r);
+}
+
 static void (*enter_below)(expert_store *, int32_t);
 static int n_entered, last_entered;
 static void count_entered(expert_store *below, int32_t layer) {
@@ -503,6 +534,7 @@ int main(void) {
         cmocka_unit_test(a_slot_waits_for_its_consumer),
         cmocka_unit_test(capacity_24_goes_on),
         cmocka_unit_test(faults),
+        cmocka_unit_test(reads_ahead_while_it_copies),
         cmocka_unit_test(lower_tier_ages_once),
         cmocka_unit_test(too_small),
         cmocka_unit_test(computed_on_the_host),
