@@ -115,6 +115,8 @@ int os_cpu_count(void);      /* processors this process may run on (affinity), a
 int os_core_count(void);     /* physical cores among them; os_cpu_count when unknown */
 void os_cpu_name(char *out, size_t n);
 uint64_t os_now_ns(void);    /* monotonic */
+/** Fills at most 256 bytes with what nobody can foretell; false, and nothing written, where the system gives none. */
+NODISCARD bool os_random(void *out, size_t n);
 uint64_t os_process_rss_bytes(void);      /* 0 = unknown */
 uint64_t os_process_anon_bytes(void);     /* RssAnon + RssShmem; 0 = unknown */
 /** Directory of the running executable, without a trailing slash. */

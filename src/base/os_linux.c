@@ -104,6 +104,8 @@ void os_cpu_name(char *out, size_t n) {
     snprintf(out, n, "%s", uname(&u) == 0 ? u.machine : "unknown");
 }
 
+bool os_random(void *out, size_t n) { return getentropy(out, n) == 0; }
+
 uint64_t os_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -28,13 +28,13 @@ static status open_runtime(headrace_engine *e, const config *c, error *err) {
 /* ---- allocate ---- */
 
 /* Where the names of blocks begin: they are only ever compared within one engine, and hold whatever is the same in it; the key is what nobody outside can know. */
-static void draw_key(headrace_engine *e, kv_cache_options *o) {
+static status draw_key(headrace_engine *e, kv_cache_options *o, error *err) {
     const engine_plan *p = &e->plan;
-    const uint64_t seed[4] = {os_now_ns(), (uint64_t)(uintptr_t)e, (uint64_t)(uintptr_t)&draw_key, e->load_ns};
-    o->key = block_hash((block_name){seed[0], seed[1]}, seed, sizeof seed);
+    if (!os_random(&o->key, sizeof o->key)) return error_set(err, STATUS_FAILED, "engine: the system gives no random bytes to name blocks of the prefix cache by");
     char text[512];
     const int n = snprintf(text, sizeof text, "%s|%s|kv %d|act %d|page %d", e->model->arch->name, source_path(e->src), (int)p->kv_dtype, (int)p->act, p->page_tokens);
     e->salt = block_hash(o->key, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+    return STATUS_OK;
 }
 
 static status allocate_kv(headrace_engine *e, error *err) {
@@ -43,7 +43,7 @@ static status allocate_kv(headrace_engine *e, error *err) {
     const vt_device_id dev = vt_device_get_id(e->device);
     kv_cache_options ko;
     engine_kv_options(e, &ko);
-    draw_key(e, &ko);
+    TRY(draw_key(e, &ko, err));
     TRY(engine_snapshots_allocate(e, err));
     TRY(kv_cache_init(&e->kv, e->m, &ko, err));
     for (int32_t g = 0; g < mo->n_groups; g++) {

@@ -348,6 +348,11 @@ static void executable_libraries_environment(void **state) {
     assert_null(l);
     test_mem_check(m);
 
+    uint64_t drawn[2][2] = {{0}};
+    assert_true(os_random(drawn[0], sizeof drawn[0]) && os_random(drawn[1], sizeof drawn[1]));
+    assert_true(drawn[0][0] != drawn[1][0] && drawn[0][1] != drawn[1][1] && drawn[0][0] != 0);
+    assert_false(os_random(drawn, 1 << 20));
+
     assert_int_equal(setenv("HEADRACE_TEST_OS", "seen", 1), 0);
     assert_string_equal(os_env("HEADRACE_TEST_OS"), "seen");
     int n_found = 0;
