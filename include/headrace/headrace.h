@@ -278,6 +278,8 @@ typedef struct headrace_stats {
     uint64_t device_experts_on_cpu, device_expert_bytes_on_cpu, device_experts_behind;
     uint64_t miss_copy_bytes_per_s, miss_cpu_bytes_per_s;
     uint64_t device_experts_ahead, device_experts_ahead_used; /* copied to the device before their layer's choice was known, and of these taken, which are hits */
+    /* Of device_expert_bytes: through the pinned ring for host slots that are not pinned; and its size, 0 where there is none (host slots are pinned, or the ring cannot be either). */
+    uint64_t device_expert_bytes_staged, device_staging_bytes;
 } headrace_stats;
 HEADRACE_API headrace_status headrace_get_stats(headrace_engine *e, headrace_stats *out);
 /** What writes to path would destroy a file of the model: HEADRACE_INVALID, with both names. */

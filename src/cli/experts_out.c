@@ -44,8 +44,8 @@ bool experts_add_json(json_t *o, headrace_engine *e) {
                           (json_int_t)st.experts_total, "slots", (json_int_t)st.expert_slots, "slot_bytes", (json_int_t)st.expert_slot_bytes, "stall_s",
                           json_number((double)st.expert_stall_ns / 1e9));
     if (st.device_expert_slots > 0) {
-        json_t *d = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "hits", (json_int_t)st.device_expert_hits, "misses", (json_int_t)st.device_expert_misses, "evictions",
-                              (json_int_t)st.device_expert_evictions, "bytes", (json_int_t)st.device_expert_bytes, "slots", (json_int_t)st.device_expert_slots, "on_cpu", (json_int_t)st.device_experts_on_cpu,
+        json_t *d = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "hits", (json_int_t)st.device_expert_hits, "misses", (json_int_t)st.device_expert_misses, "evictions",
+                              (json_int_t)st.device_expert_evictions, "bytes", (json_int_t)st.device_expert_bytes, "slots", (json_int_t)st.device_expert_slots, "bytes_staged", (json_int_t)st.device_expert_bytes_staged, "staging_bytes", (json_int_t)st.device_staging_bytes, "on_cpu", (json_int_t)st.device_experts_on_cpu,
                               "bytes_on_cpu", (json_int_t)st.device_expert_bytes_on_cpu, "copied_behind", (json_int_t)st.device_experts_behind, "copied_ahead", (json_int_t)st.device_experts_ahead, "ahead_used", (json_int_t)st.device_experts_ahead_used, "miss_copy_bytes_per_s", measured(st.miss_copy_bytes_per_s),
                               "miss_cpu_bytes_per_s", measured(st.miss_cpu_bytes_per_s));
         if (json_object_set_new(x, "device", d) != 0) {
@@ -77,6 +77,7 @@ void experts_print_line(headrace_engine *e) {
         fprintf(stderr, "experts on the device in %llu slots; %llu hits, %llu misses (%.1f %% hits), %llu evictions; %.1f MiB copied\n", (unsigned long long)st.device_expert_slots,
                 (unsigned long long)st.device_expert_hits, (unsigned long long)st.device_expert_misses, k > 0 ? 100.0 * (double)st.device_expert_hits / (double)k : 0.0,
                 (unsigned long long)st.device_expert_evictions, (double)st.device_expert_bytes / 1048576.0);
+        if (st.device_staging_bytes > 0) fprintf(stderr, "%.1f MiB of them staged through %.1f MiB of pinned memory\n", (double)st.device_expert_bytes_staged / 1048576.0, (double)st.device_staging_bytes / 1048576.0);
         if (st.device_experts_ahead > 0) {
             fprintf(stderr, "%llu experts copied ahead of their layer, %llu of them taken\n", (unsigned long long)st.device_experts_ahead, (unsigned long long)st.device_experts_ahead_used);
         }

@@ -41,6 +41,7 @@ struct headrace_engine {
     vt_device *device;
     vt_queue *queue;
     vt_queue *copies;            /* to the device's slots for experts; NULL: there are none */
+    staging_ring staging;        /* that copies go through; device NULL: they do not */
     expert_store *experts_below; /* that the device's slots are filled from; NULL likewise */
     int32_t n_passed_over;       /* devices that --device auto found and could not take */
     pool *threads;

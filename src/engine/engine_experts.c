@@ -49,6 +49,7 @@ static status check_request(const headrace_engine *e, const config *c, const pla
     if (!experts && e->expert_read_way > 0) return error_set(err, STATUS_INVALID, "config: --expert-reader: %s has no experts", e->model->arch->name);
     if (host && r->device != PLAN_HOST_AUTO) return error_set(err, STATUS_INVALID, "config: --device-experts: %s computes in host memory; --host-experts says how much of that experts take", e->device_name);
     if (host && config_bytes(c, CONFIG_KEY_DEVICE_MEM) > 0) return error_set(err, STATUS_INVALID, "config: --device-mem: %s computes in host memory", e->device_name);
+    if (host && config_text(c, CONFIG_KEY_PINNED_MEM) != NULL) return error_set(err, STATUS_INVALID, "config: --pinned-mem: %s computes in host memory", e->device_name);
     if (!host && r->load == LOAD_MAP) return error_set(err, STATUS_UNSUPPORTED, "config: --load map: %s computes in memory of its own, where nothing stays mapped", e->device_name);
     return STATUS_OK;
 }
@@ -122,6 +123,7 @@ void engine_experts_count(headrace_engine *e) {
     p->bytes[MEM_EXPERTS] = 0;
     p->bytes[MEM_ENGINE] += model_moe_scratch_bytes(e->model);
     if (e->model->moe->any) p->bytes[MEM_MODEL] += expert_cost_table_bytes(bank); /* also before a tier is chosen: slots get what is left */
+    if (e->model->moe->any && !host && x->tier != PLAN_EXPERTS_RESIDENT) p->bytes[MEM_STAGING] += staging_ring_bytes(expert_store_device_staging(bank));
     if (x->tier == PLAN_EXPERTS_STREAM) {
         p->bytes[MEM_EXPERTS] = expert_store_stream_slot_bytes(bank, x->n_slots);
         p->bytes[MEM_MODEL] += expert_store_stream_table_bytes(bank, x->n_slots);
@@ -162,13 +164,37 @@ static status admit_slots(const headrace_engine *e, expert_store *below, error *
     return plan_admit(&a, "slots for experts", err);
 }
 
+/* The ring that copies go through where the slots below are not pinned; none where that is not either. The plan learns what became of it. */
+static status open_staging(headrace_engine *e, error *err) {
+    plan_experts *x = &e->plan.experts;
+    textbuf line;
+    if (expert_store_stream_pinned(e->experts_below)) return STATUS_OK;
+    x->pin_refused = x->pin == PLAN_PIN_SLOTS;
+    if (x->pin != PLAN_PIN_DRIVER) {
+        TRY(staging_ring_open(&e->staging, e->device, expert_store_device_staging(&e->model->moe->bank), "staging of experts", err));
+        x->pin = PLAN_PIN_RING;
+        if (!staging_ring_pinned(&e->staging)) {
+            staging_ring_close(&e->staging);
+            x->pin_refused = true;
+            x->pin = PLAN_PIN_DRIVER;
+        }
+    }
+    textbuf_init(&line, e->m, MEM_PROCESS);
+    plan_pin_print(x, &line);
+    if (!line.failed) log_write(x->pin_refused ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "experts: %.*s", (int)line.len - 1, textbuf_text(&line));
+    textbuf_deinit(&line);
+    return STATUS_OK;
+}
+
 /* Slots on the device over the store below, which stays the engine's. */
 static status attach_device(headrace_engine *e, error *err) {
     const plan_experts *x = &e->plan.experts;
     expert_store *store;
     TRY(vt_queue_create(e->device, NULL, &e->copies, err));
+    TRY(open_staging(e, err));
     TRY(engine_miss_measure(e, e->experts_below, err));
-    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes, .miss = e->miss, .costs = e->miss_costs, .ahead = (expert_ahead_mode)e->expert_ahead};
+    const expert_device_options opt = {.budget_bytes = (size_t)x->device_slots * x->slot_bytes, .miss = e->miss, .costs = e->miss_costs, .ahead = (expert_ahead_mode)e->expert_ahead,
+                                       .staging = e->staging.device != NULL ? &e->staging : NULL, .threads = e->threads};
     TRY(admit_slots(e, e->experts_below, err));
     TRY(expert_store_device_create(e->m, &e->model->moe->bank, e->device, e->copies, e->experts_below, &opt, &store, err));
     model_moe_attach(e->model, store);
@@ -186,7 +212,7 @@ status engine_experts_attach(headrace_engine *e, error *err) {
             .read_way = e->expert_read_way,
             .rolling = e->plan.pool == PLAN_POOL_HOST && !model_moe_holds_leases(e->model),
             .ahead = e->expert_ahead,
-            .copied_to = e->plan.pool == PLAN_POOL_OWN ? e->device : NULL,
+            .copied_to = x->pin == PLAN_PIN_SLOTS ? e->device : NULL,
         };
         TRY(expert_store_stream_create(e->m, bank, &opt, &store, err));
     } else {
@@ -246,6 +272,7 @@ status engine_experts_warm(headrace_engine *e, error *err) {
 void engine_experts_close(headrace_engine *e) {
     if (e->experts_below != NULL && e->experts_below->close(e->experts_below) != STATUS_OK) log_error("engine: experts were still leased when the engine was freed");
     vt_queue_destroy(e->copies);
+    staging_ring_close(&e->staging);
     e->experts_below = NULL;
     e->copies = NULL;
 }
@@ -263,6 +290,8 @@ void engine_experts_stats(const headrace_engine *e, headrace_stats *out) {
         out->device_expert_evictions = c.evictions;
         out->device_expert_bytes = c.bytes_read;
         out->device_expert_slots = c.n_slots;
+        out->device_expert_bytes_staged = c.bytes_staged;
+        out->device_staging_bytes = e->staging.host.bytes;
         out->device_experts_on_cpu = c.n_on_host;
         out->device_expert_bytes_on_cpu = c.bytes_on_host;
         out->device_experts_behind = c.n_behind;

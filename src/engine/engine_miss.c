@@ -49,6 +49,14 @@ const char *engine_miss_text(const headrace_engine *e) {
 
 static double rate(size_t bytes, uint64_t begin_ns) { return (double)bytes * 1e9 / (double)(os_now_ns() - begin_ns + 1); }
 
+/* As an expert goes: straight, or through the ring. */
+static status copy_one(headrace_engine *e, const uint8_t *from, size_t bytes) {
+    const staging_span all = {.n_bytes = bytes, .from = from};
+    bool waited;
+    if (e->staging.device == NULL) return vt_copy(e->copies, e->model->workspace.data, from, bytes);
+    return staging_ring_gather(&e->staging, e->copies, e->threads, e->model->workspace.data, bytes, &all, 1, &waited);
+}
+
 /* The host's slots to the workspace, which holds nothing between steps; the best of a few rounds. */
 static status try_copies(headrace_engine *e, const uint8_t *slots, size_t bytes, double *best, error *err) {
     const size_t room = e->model->workspace.bytes, each = e->plan.experts.slot_bytes < room ? e->plan.experts.slot_bytes : room;
@@ -57,7 +65,7 @@ static status try_copies(headrace_engine *e, const uint8_t *slots, size_t bytes,
         const uint64_t begin = os_now_ns();
         size_t done = 0;
         status rc = STATUS_OK;
-        for (; rc == STATUS_OK && done + each <= bytes; done += each) rc = vt_copy(e->copies, e->model->workspace.data, slots + done, each);
+        for (; rc == STATUS_OK && done + each <= bytes; done += each) rc = copy_one(e, slots + done, each);
         const status end = vt_queue_sync(e->copies);
         if (rc == STATUS_OK) rc = end;
         if (rc != STATUS_OK) return error_set(err, rc, "engine: copies to %s cannot be measured (%s)", e->device_name, status_name(rc));

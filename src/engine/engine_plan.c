@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "model/block_moe.h"
 #include "moe/staged_upload.h"
+#include "vt/pinned.h"
 
 enum {
     PAGE_TOKENS = 16,
@@ -178,6 +179,10 @@ static status read_machine(headrace_engine *e, const config *c, bool pure, plan_
         pm->total_is_set = true;
     }
     pm->device_budget_bytes = config_bytes(c, CONFIG_KEY_DEVICE_MEM);
+    const char *pinned = config_text(c, CONFIG_KEY_PINNED_MEM);
+    pm->pinned_given = pinned != NULL;
+    if (pinned != NULL && !config_parse_bytes(pinned, &pm->pinned_bytes)) return error_set(err, STATUS_INVALID, "config: --pinned-mem \"%.40s\" is no size (0, 512M, 2G)", pinned);
+    vt_device_limit_pinned(e->device, plan_pinned_limit(pm));
     e->machine = *pm;
     e->plan.pool = pm->pool;
     return STATUS_OK;

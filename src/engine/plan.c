@@ -172,4 +172,5 @@ void plan_print(const engine_plan *p, const mem *m, textbuf *out) {
     }
     textbuf_addf(out, "%-12s %12.2f   (in the page cache, given back under pressure)\n", "mapped", (double)p->mapped_bytes / MIB);
     plan_experts_print(&p->experts, out);
+    plan_pin_print(&p->experts, out);
 }

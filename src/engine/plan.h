@@ -19,6 +19,14 @@ typedef enum plan_pool {
     PLAN_POOL_OWN     /* memory of its own */
 } plan_pool;
 
+/** How streamed experts go from the host's slots to a device with memory of its own. */
+typedef enum plan_pin {
+    PLAN_PIN_NONE,  /* not at all */
+    PLAN_PIN_SLOTS, /* straight: slots are pinned */
+    PLAN_PIN_RING,  /* from slots that are not, through pinned staging */
+    PLAN_PIN_DRIVER /* through whatever the driver has */
+} plan_pin;
+
 /** What the settings ask for. */
 typedef struct plan_experts_request {
     plan_tier tier; /* NONE: whichever fits */
@@ -38,6 +46,10 @@ typedef struct plan_experts {
     uint64_t file_bytes; /* of all experts */
     int64_t device_slots; /* on a device that does not compute in host memory (RESIDENT: all of them); n_slots are the host's then. 0: there is none */
     bool device_size_chosen;
+    plan_pin pin;
+    bool pin_refused;            /* what the plan meant to pin, by the device: seen at the start alone */
+    size_t staging_bytes;        /* of PLAN_PIN_RING: planned with all streams to a device, whatever is pinned */
+    uint64_t pinned_limit_bytes; /* plan_pinned_limit */
 } plan_experts;
 
 typedef struct engine_plan {
@@ -68,6 +80,8 @@ typedef struct plan_machine {
     uint64_t device_total_bytes;     /* probed once */
     uint64_t device_available_bytes; /* the live check alone */
     uint64_t device_budget_bytes;    /* --device-mem */
+    bool pinned_given;               /* --pinned-mem */
+    uint64_t pinned_bytes;
 } plan_machine;
 
 void plan_machine_read(plan_machine *out);
@@ -98,6 +112,8 @@ void plan_typed_size(const expert_bank *bank, int64_t n_slots, char *text, size_
 NODISCARD status plan_asked_slots(const plan_experts *x, plan_host size, uint64_t bytes, const char *flag, int64_t *out, error *err);
 /** What the device may hold: the budget, or else the total; 0: unknown, which admits nothing. */
 uint64_t plan_device_limit(const plan_machine *pm);
+/** The most host memory that may be pinned: as given, or half of the total; UINT64_MAX where that is unknown. */
+uint64_t plan_pinned_limit(const plan_machine *pm);
 /** plan_experts_choose for a device that does not compute in host memory; `p` has its part of everything else. */
 NODISCARD status plan_experts_choose_device(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err);
 
@@ -114,6 +130,9 @@ NODISCARD status plan_admit(const plan_admission *a, const char *what, error *er
 
 /** One line: the tier, its size, and why. */
 void plan_experts_print(const plan_experts *x, textbuf *out);
+
+/** One line on how copies go to the device; nothing where there are none. */
+void plan_pin_print(const plan_experts *x, textbuf *out);
 
 /** A table: class, planned, and in use and peak when m is not NULL. */
 void plan_print(const engine_plan *p, const mem *m, textbuf *out);

@@ -51,9 +51,36 @@ static status no_room(const expert_bank *bank, const char *flag, int64_t n, uint
                      (double)room / MIB, where, change);
 }
 
+uint64_t plan_pinned_limit(const plan_machine *pm) { return pm->pinned_given ? pm->pinned_bytes : pm->total_bytes > 0 ? pm->total_bytes / 2 : UINT64_MAX; }
+
+/* What slots of a size that nobody asked for take at most: half of the host, which nobody else gets once it is pinned, or more where more may be pinned; less what else is. */
+static uint64_t most_unasked(const engine_plan *p, const plan_machine *pm, uint64_t host) {
+    const uint64_t most = pm->pinned_given && pm->pinned_bytes > host / 2 ? pm->pinned_bytes : host / 2;
+    return less(most, p->bytes[MEM_STAGING]);
+}
+
+/* What steps exchange is pinned first; then the slots, or the ring, which is a part of p's staging. */
+static void choose_pins(const expert_bank *bank, const engine_plan *p, const plan_machine *pm, plan_experts *out) {
+    const uint64_t limit = plan_pinned_limit(pm), left = less(limit, p->bytes[MEM_STAGING]);
+    out->pinned_limit_bytes = limit;
+    out->staging_bytes = staging_ring_bytes(expert_store_device_staging(bank));
+    out->pin = limit < p->bytes[MEM_STAGING] ? PLAN_PIN_DRIVER : PLAN_PIN_RING;
+    if (out->pin == PLAN_PIN_RING && p->pool == PLAN_POOL_OWN && expert_store_stream_slot_bytes(bank, out->n_slots) <= left) out->pin = PLAN_PIN_SLOTS;
+}
+
+void plan_pin_print(const plan_experts *x, textbuf *out) {
+    const double slots = (double)x->n_slots * (double)x->slot_bytes / MIB, ring = (double)x->staging_bytes / MIB;
+    char most[48] = "";
+    if (x->pinned_limit_bytes != UINT64_MAX) snprintf(most, sizeof most, " (of %.1f MiB that may be)", (double)x->pinned_limit_bytes / MIB);
+    const char *const why = x->pin_refused ? "pinning refused" : "not pinned";
+    if (x->pin == PLAN_PIN_SLOTS) textbuf_addf(out, "host slots: pinned%s\n", most);
+    if (x->pin == PLAN_PIN_RING) textbuf_addf(out, "host slots: %s, %.1f MiB%s: copies are staged through %.1f MiB\n", why, slots, most, ring);
+    if (x->pin == PLAN_PIN_DRIVER) textbuf_addf(out, "host slots: %s, %.1f MiB, nor the %.1f MiB to stage them%s: copies go through the driver\n", why, slots, ring, most);
+}
+
 static status choose_slots(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {
     rooms room = rooms_of(bank, p, pm, plan_device_limit(pm), pm->total_bytes);
-    uint64_t most_pinned = pm->total_bytes / 2; /* nobody else gets what is pinned */
+    uint64_t most = most_unasked(p, pm, pm->total_bytes);
     const bool shared = p->pool == PLAN_POOL_SHARED;
     TRY(plan_asked_slots(out, r->device, r->device_bytes, "--device-experts", &out->device_slots, err));
     TRY(plan_asked_slots(out, r->host, r->host_bytes, "--host-experts", &out->n_slots, err));
@@ -62,13 +89,13 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
     if (live) { /* what is open shrinks to what is there now */
         const uint64_t host_now = os_smaller_known(pm->total_bytes, pm->available_bytes);
         const rooms now = rooms_of(bank, p, pm, os_smaller_known(plan_device_limit(pm), pm->device_available_bytes), host_now);
-        most_pinned = host_now / 2;
+        most = most_unasked(p, pm, host_now);
         if (out->device_size_chosen) room.device = now.device;
         if (out->size_chosen) room.host = now.host;
         if (out->device_size_chosen && out->size_chosen) room.both = now.both;
     }
     if (out->size_chosen) {
-        const uint64_t of_it = shared ? room.both / 8 : room.host < most_pinned ? room.host : most_pinned;
+        const uint64_t of_it = shared ? room.both / 8 : room.host < most ? room.host : most;
         out->n_slots = room.host_known ? plan_host_slots_within(bank, of_it) : out->cycle_slots;
         if (out->n_slots < out->min_slots) out->n_slots = out->min_slots;
     }
@@ -81,6 +108,7 @@ static status choose_slots(const expert_bank *bank, const plan_experts_request *
         if (out->device_slots < out->min_slots) return no_room(bank, "--device-experts", out->min_slots, room.device, "on the device", err);
     }
     if (!(live && out->device_size_chosen) && (uint64_t)out->device_slots * out->slot_bytes > room.device) return no_room(bank, "--device-experts", out->device_slots, room.device, "on the device", err);
+    choose_pins(bank, p, pm, out);
     return STATUS_OK;
 }
 

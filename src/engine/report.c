@@ -245,6 +245,9 @@ static status report_plan(report_ctx *r, error *err) {
         set(o, "slots", json_integer((json_int_t)x->n_slots));
         if (x->device_slots > 0) set(o, "device_slots", json_integer((json_int_t)x->device_slots));
         if (p->pool != PLAN_POOL_HOST && x->tier == PLAN_EXPERTS_STREAM) {
+            static const char *const pins[] = {[PLAN_PIN_NONE] = "none", [PLAN_PIN_SLOTS] = "pinned", [PLAN_PIN_RING] = "staged", [PLAN_PIN_DRIVER] = "driver"};
+            set(o, "host_slots", json_string(pins[x->pin]));
+            set(o, "staging_bytes", json_integer((json_int_t)x->staging_bytes));
             set(o, "miss", json_string(config_text(r->c, CONFIG_KEY_MISS)));
             textbuf_addf(r->text, "an expert that the device lacks is %s\n", engine_miss_text(e));
         }
@@ -327,14 +330,18 @@ static void add_io(report_ctx *r) {
 }
 
 /* What a miss of an expert costs there (--miss). */
-static void add_links(report_ctx *r, vt_runtime *rt) {
+static void add_links(report_ctx *r, vt_runtime *rt, int n_threads) {
     for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
         char key[32];
-        const double speed = type != VT_DEVICE_CPU ? device_link_measure(rt, r->m, (vt_device_type)type) : 0;
-        if (!(speed > 0)) continue;
+        device_link link;
+        if (type == VT_DEVICE_CPU || !device_link_measure(rt, r->m, n_threads, (vt_device_type)type, &link)) continue;
         snprintf(key, sizeof key, "copies_to_%s", vt_device_type_name((vt_device_type)type));
-        textbuf_addf(r->text, "%-20s %.1f GB/s\n", key, speed / 1e9);
-        set(r->json, key, json_real(speed));
+        textbuf_addf(r->text, "%-20s %.1f GB/s%s\n", key, link.bytes_per_s / 1e9, link.pinned ? "" : " (pinning refused: by the driver's own staging)");
+        set(r->json, key, json_real(link.bytes_per_s));
+        snprintf(key, sizeof key, "staged_to_%s", vt_device_type_name((vt_device_type)type));
+        if (link.staged_bytes_per_s > 0)
+            textbuf_addf(r->text, "%-20s %.1f GB/s%s staged through %.1f MiB\n", key, link.staged_bytes_per_s / 1e9, link.pinned ? ", memory that is not pinned" : ", pinning refused:", (double)link.staging_bytes / 1048576.0);
+        set(r->json, key, link.staged_bytes_per_s > 0 ? json_real(link.staged_bytes_per_s) : json_null());
     }
 }
 
@@ -365,7 +372,7 @@ static status report_doctor(report_ctx *r, error *err) {
     add_io(r);
     const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
     TRY(vt_runtime_create(r->m, &ro, &rt, err));
-    add_links(r, rt);
+    add_links(r, rt, asked > 0 ? (int)asked : os_core_count());
     textbuf_init(&devices, r->m, MEM_PROCESS);
     vt_runtime_report(rt, &devices);
     textbuf_addf(r->text, "devices\n%s", textbuf_text(&devices));

@@ -27,7 +27,7 @@
 #include "moe/expert_ahead.h"
 #include "moe/expert_bank.h"
 #include "moe/expert_miss.h"
-#include "vt/vt.h"
+#include "moe/staging_ring.h"
 
 typedef struct expert_store expert_store;
 
@@ -53,6 +53,7 @@ typedef struct expert_counters {
     uint64_t disk_ns;          /* while reads were under way */
     uint64_t disk_bytes_per_s; /* what the disk can give, as measured when the store was made; 0: not measured */
     int32_t read_way, read_depth; /* expert_read_way */
+    uint64_t bytes_staged;     /* of a device store: copied through the staging ring */
     uint64_t n_on_host, bytes_on_host; /* of a device store: misses that the processor computed, and their bytes, which nobody waited for */
     uint64_t n_behind;                 /* ... and how many of these were copied to the device afterwards */
 } expert_counters;
@@ -116,6 +117,8 @@ typedef struct expert_stream_options {
 NODISCARD status expert_store_stream_create(mem *m, const expert_bank *bank, const expert_stream_options *opt, expert_store **out, error *err);
 /** The memory of its slots, for measuring before the first is asked for. */
 void *expert_store_stream_memory(const expert_store *s, size_t *bytes);
+/** Whether its slots are the pinned memory of the device that they are copied to. */
+bool expert_store_stream_pinned(const expert_store *s);
 /** Slots for one wave, for one step of one row, and for everything; bytes of a slot. */
 int64_t expert_stream_min_slots(const expert_bank *bank);
 int64_t expert_stream_cycle_slots(const expert_bank *bank);
@@ -126,12 +129,15 @@ int32_t expert_stream_policy(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots);
 size_t expert_store_stream_table_bytes(const expert_bank *bank, int64_t n_slots);
 
-enum { EXPERT_MOST_BEHIND = 4 }; /* copies behind, or ahead, at a time */
+enum { EXPERT_MOST_BEHIND = 4, /* copies behind, or ahead, at a time */
+       EXPERT_STAGED = 4 /* experts on their way through a staging ring */ };
 typedef struct expert_device_options {
     size_t budget_bytes;     /* of device slots */
     expert_miss_mode miss;
     expert_miss_costs costs; /* EXPERT_MISS_AUTO */
     expert_ahead_mode ahead; /* EXPERT_AHEAD_ON: hinted experts that the lower store holds are copied while the link has nothing to do */
+    staging_ring *staging;   /* NULL: copies read the lower store's slots. Else they go through it, and a lower lease goes back as soon as its bytes are there. Outlives the store */
+    pool *threads;           /* that fill it; NULL: the caller alone */
 } expert_device_options;
 /**
  * Slots in device memory over the vtable (alloc once, copy, fence), filled from a lower store (owned by the caller). A miss that the processor is to compute (expert_miss.h) is given out as a
@@ -140,6 +146,8 @@ typedef struct expert_device_options {
 NODISCARD status expert_store_device_create(mem *m, const expert_bank *bank, vt_device *device, vt_queue *copy_queue, expert_store *below, const expert_device_options *opt,
                                             expert_store **out, error *err);
 
+/** The ring for copies of this model's experts. */
+staging_shape expert_store_device_staging(const expert_bank *bank);
 /** Tables (MEM_MODEL) of a device store of n_slots. SIZE_MAX: too many. */
 size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots);
 

@@ -4,6 +4,9 @@
  * and it is given out at once with a fence that says when they are there. The lower lease goes back when that fence is done, and the slot is emptied when it failed. A slot that was
  * released stays protected until its consumer's fence is done.
  *
+ * Where the lower slots are not pinned, parts go through a ring that is (staging_ring.h): the engine's threads fill a piece while those before it are copied, and the lower lease goes back
+ * when the last byte is in the ring.
+ *
  * A miss that the processor computes gets no slot: the lower lease itself is given out. When it comes back, and the layer wanted no copies, the expert may be copied behind: the lower lease is
  * then kept until that copy is over, as with any other. Such copies are few at a time, and whoever asks for the expert while one is under way has a hit that waits for its fence.
  *
@@ -22,9 +25,10 @@ typedef struct retiring {
     vt_fence last_use;
 } retiring;
 
-/* A copy that is under way, and the lower lease that it reads. */
+/* A copy that is under way, and the lower lease that it reads, if it does. */
 typedef struct sending {
     expert_lease from;
+    bool reads; /* the lower lease is held */
     int32_t slot;
     uint64_t generation;
     bool behind; /* of an expert that nobody waits for: the slot's protection is the copy's own */
@@ -45,7 +49,7 @@ typedef struct device_store {
     retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
     int32_t first_leaving, n_leaving;
     sending *sent;         /* ring [sent_places], oldest first; the copy queue keeps their order */
-    int32_t first_sent, n_sent;
+    int32_t first_sent, n_sent, n_read; /* n_read: of n_sent, those that hold a lower lease */
     status late;           /* what a fence said of work that had been given out already; for the next answer */
 
     expert_wave wave;                     /* misses that have been given turn -1 */
@@ -114,6 +118,13 @@ static void rows(expert_store *base, const int32_t *n_rows) { self(base)->rows =
 
 /* ---- copies under way ---- */
 
+static void give_back_below(device_store *s, sending *c) {
+    if (!c->reads) return;
+    s->below->release(s->below, &c->from, (vt_fence){0});
+    c->reads = false;
+    s->n_read--;
+}
+
 /* The oldest copy is over: its lower lease goes back; what did not arrive, or may not have, is not there. */
 static void end_oldest_copy(device_store *s, bool doubtful) {
     const sending *c = &s->sent[s->first_sent];
@@ -124,7 +135,7 @@ static void end_oldest_copy(device_store *s, bool doubtful) {
         if (s->generation[c->slot] == c->generation) expert_policy_forget(s->policy, c->slot);
     }
     if (c->behind) expert_policy_protect(s->policy, c->slot, false);
-    s->below->release(s->below, &c->from, (vt_fence){0});
+    give_back_below(s, &s->sent[s->first_sent]);
     s->first_sent = (s->first_sent + 1) % sent_places(s->base.bank);
     s->n_sent--;
 }
@@ -135,6 +146,10 @@ static void end_done_copies(device_store *s) {
 
 static void end_all_copies(device_store *s, bool doubtful) {
     while (s->n_sent > 0) end_oldest_copy(s, doubtful);
+}
+
+static void end_copies_that_read(device_store *s) {
+    while (s->n_read > 0) end_oldest_copy(s, false);
 }
 
 /* What failed behind the back of those it was given to fails the wave that asks next: it belongs to the same step, whose end waits for the device. */
@@ -149,7 +164,7 @@ static status take_late(device_store *s, error *err) {
 /* The lower store has its slots for what comes; or enough of them, where those of copies behind and ahead are few. */
 static void free_below(device_store *s) {
     end_done_copies(s);
-    if (s->below_slots - s->n_sent < s->base.bank->max_top_k) end_all_copies(s, false);
+    if (s->below_slots - s->n_read < s->base.bank->max_top_k) end_copies_that_read(s);
 }
 
 /* Slots for as many missing experts as there are, and the lower store asked for them; for those of the processor too, once all others have slots. */
@@ -244,18 +259,38 @@ static void empty_slot(device_store *s, int32_t expert) {
     expert_policy_protect(s->policy, slot, false);
 }
 
-/* Copies of all parts of one expert into its slot are under way; the lower lease goes back when they are over, or at once when they cannot be. */
+static status copy_parts(device_store *s, const expert_lease *from, int32_t slot) {
+    const expert_layer *el = &s->base.bank->layers[from->layer];
+    for (int32_t p = 0; p < el->n_parts; p++) TRY(vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes));
+    return STATUS_OK;
+}
+
+/* A ring that fails to free a piece tells of an expert that was given out before. */
+static status stage_parts(device_store *s, const expert_lease *from, int32_t slot) {
+    const expert_layer *el = &s->base.bank->layers[from->layer];
+    staging_span spans[EXPERT_MAX_PARTS];
+    bool waited;
+    for (int32_t p = 0; p < el->n_parts; p++) spans[p] = (staging_span){.off = el->parts[p].slot_off, .n_bytes = el->parts[p].n_bytes, .from = from->part[p]};
+    const status rc = staging_ring_gather(s->opt.staging, s->copies, s->opt.threads, address(s, slot), el->slot_bytes, spans, el->n_parts, &waited);
+    if (rc != STATUS_OK && waited) s->late = rc;
+    if (rc == STATUS_OK) s->counters.bytes_staged += el->file_bytes;
+    return rc;
+}
+
+/* Copies of all parts of one expert into its slot are under way; the lower lease goes back when nothing reads it any more, or at once when they cannot be. */
 static status upload(device_store *s, const expert_lease *from, int32_t slot, bool behind, error *err) {
     const expert_layer *el = &s->base.bank->layers[from->layer];
-    status rc = STATUS_OK;
-    for (int32_t p = 0; rc == STATUS_OK && p < el->n_parts; p++) rc = vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes);
+    status rc = s->opt.staging != NULL ? stage_parts(s, from, slot) : copy_parts(s, from, slot);
     if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
     if (rc != STATUS_OK) {
         (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
         s->below->release(s->below, from, (vt_fence){0});
         return error_set(err, rc, "experts: copying expert %d of layer %d to the device failed", from->expert, from->layer);
     }
-    s->sent[(s->first_sent + s->n_sent++) % sent_places(s->base.bank)] = (sending){.from = *from, .slot = slot, .generation = s->generation[slot], .behind = behind};
+    sending *c = &s->sent[(s->first_sent + s->n_sent++) % sent_places(s->base.bank)];
+    *c = (sending){.from = *from, .reads = true, .slot = slot, .generation = s->generation[slot], .behind = behind};
+    s->n_read++;
+    if (s->opt.staging != NULL) give_back_below(s, c);
     s->counters.bytes_read += el->file_bytes;
     s->counters.reads += (uint64_t)el->n_parts;
     return STATUS_OK;
@@ -344,7 +379,7 @@ static status next_from_below(device_store *s, expert_lease *from, error *err) {
             if (s->next_size == s->n_sizes) return STATUS_NOT_FOUND;
             const int32_t n = s->sizes[s->next_size++], first = s->next_below;
             s->next_below += n;
-            if (s->next_size > 1) end_all_copies(s, false); /* out of the slots that this wave of the lower store takes */
+            if (s->next_size > 1) end_copies_that_read(s); /* out of the slots that this wave of the lower store takes */
             const status rc = s->below->begin(s->below, s->wave.layer, s->wave.misses + first, n, err);
             if (rc != STATUS_OK) {
                 from->expert = s->wave.misses[first];
@@ -505,6 +540,8 @@ static status close_store(expert_store *base) {
     mem_free(s->m, s);
     return rc;
 }
+
+staging_shape expert_store_device_staging(const expert_bank *bank) { return staging_shape_of(bank->max_slot_bytes, EXPERT_STAGED); }
 
 size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots) {
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;

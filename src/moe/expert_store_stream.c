@@ -471,6 +471,8 @@ void *expert_store_stream_memory(const expert_store *base, size_t *bytes) {
     return s->memory;
 }
 
+bool expert_store_stream_pinned(const expert_store *base) { return ((const stream_store *)base)->pinned.pinned; }
+
 static bool holds(const expert_store *base, int32_t layer, int32_t expert) {
     const stream_store *s = (const stream_store *)base;
     const int32_t slot = expert_policy_find(s->policy, layer, expert);

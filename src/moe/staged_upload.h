@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * From files to device memory through a small host buffer in two halves: one is read into while the other is copied from. Nothing of a checkpoint stays on the host.
+ * From files to device memory through a staging ring of two pieces: one is read into while the other is copied from. Nothing of a checkpoint stays on the host.
  *
  *   begin -> range, range, ... -> end
  *
@@ -10,17 +10,12 @@
 #define HEADRACE_MOE_STAGED_UPLOAD_H
 
 #include "load/source.h"
-#include "vt/vt.h"
+#include "moe/staging_ring.h"
 
 typedef struct staged_upload {
     source *src;
-    vt_device *device;
-    vt_queue *queue;
-    vt_buffer host; /* MEM_STAGING */
-    size_t half;
-    vt_fence sent[2]; /* the newest copy out of a half */
-    bool busy[2];
-    int n_fences, at;
+    vt_queue *queue; /* NULL: not begun */
+    staging_ring ring;
 } staged_upload;
 
 /** What begin allocates for `bytes` to be uploaded in all: a few megabytes at most. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "vt/pinned.h"
 #include "vt/runtime_impl.h"
 
 /* ---- what the core lends to an open device ---- */
@@ -57,6 +58,7 @@ status vt_device_open(vt_runtime *rt, vt_device_id id, mem *m, vt_device **out, 
     d->m = m;
     d->backend = e;
     d->tag = MEM_PROCESS;
+    d->most_pinned = UINT64_MAX;
     d->host = (vt_host_api){sizeof(vt_host_api), host_alloc, host_free, host_log, d, host_option};
     atomic_fetch_add(&rt->n_devices, 1);
     d->has_lock = lock_init(&d->lock);
@@ -121,21 +123,26 @@ static status refuse_buffer(const vt_device *d, mem_tag tag, size_t bytes, const
                      u.limit_bytes == SIZE_MAX ? " (no limit)" : "");
 }
 
-static void give_back(const vt_device *d, bool on_host, bool pinned, void *p) {
+static void give_back(vt_device *d, bool on_host, bool pinned, size_t bytes, void *p) {
     const vt_backend *v = &d->backend->vtable;
-    if (!on_host)
+    if (!on_host) {
         v->free(d->dev, p);
-    else if (pinned)
+    } else if (pinned) {
         v->host_free(d->dev, p);
-    else
+        pthread_mutex_lock(&d->lock);
+        d->pinned_bytes -= bytes;
+        pthread_mutex_unlock(&d->lock);
+    } else {
         mem_free(d->m, p);
+    }
 }
 
 static status take(vt_device *d, bool on_host, mem_tag tag, size_t bytes, bool *pinned, void **out) {
     const vt_backend *v = &d->backend->vtable;
     if (!on_host) return v->alloc(d->dev, bytes, out);
-    if (v->host_alloc && v->host_alloc(d->dev, bytes, out) == STATUS_OK) {
+    if (v->host_alloc && d->pinned_bytes <= d->most_pinned && bytes <= d->most_pinned - d->pinned_bytes && v->host_alloc(d->dev, bytes, out) == STATUS_OK) {
         *pinned = true;
+        d->pinned_bytes += bytes;
         return STATUS_OK;
     }
     *out = mem_alloc(d->m, tag, bytes);
@@ -159,12 +166,12 @@ static status allocate(vt_device *d, bool on_host, mem_tag tag, size_t bytes, co
     pthread_mutex_unlock(&d->lock);
     if (rc != STATUS_OK) return refuse_buffer(d, tag, bytes, what, "the device", rc, err);
     if ((uintptr_t)data % MEM_ALIGN != 0 || !data) {
-        give_back(d, on_host, pinned, data);
+        give_back(d, on_host, pinned, bytes, data);
         return error_set(err, STATUS_FAILED, "vt: backend %s gave a buffer that is not aligned to %d bytes", d->backend->vtable.name,
                          MEM_ALIGN);
     }
     if (!is_charged && mem_charge(d->m, tag, bytes) != STATUS_OK) {
-        give_back(d, on_host, pinned, data);
+        give_back(d, on_host, pinned, bytes, data);
         return refuse_buffer(d, tag, bytes, what, "the budget", STATUS_NO_MEMORY, err);
     }
     if (on_host && !pinned && d->backend->vtable.host_alloc) {
@@ -182,9 +189,15 @@ status vt_buffer_alloc_host(vt_device *d, mem_tag tag, size_t bytes, const char 
     return allocate(d, true, tag, bytes, what, out, err);
 }
 
+void vt_device_limit_pinned(vt_device *d, uint64_t bytes) {
+    pthread_mutex_lock(&d->lock);
+    d->most_pinned = bytes;
+    pthread_mutex_unlock(&d->lock);
+}
+
 void vt_buffer_free(vt_buffer *b) {
     if (b->device && b->data) {
-        give_back(b->device, b->on_host, b->pinned, b->data);
+        give_back(b->device, b->on_host, b->pinned, b->bytes, b->data);
         if (b->charged_bytes) mem_uncharge(b->device->m, b->tag, b->charged_bytes);
     }
     *b = (vt_buffer){0};

@@ -57,6 +57,7 @@ struct vt_device {
     pthread_mutex_t lock;
     mem_tag tag;
     size_t host_bytes;
+    uint64_t pinned_bytes, most_pinned; /* under lock */
 };
 
 /* runtime.c */

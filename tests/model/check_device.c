@@ -2,7 +2,7 @@
 /*
  * A whole model on a device whose memory the host cannot touch (support/posed_device.h): dense weights, pages, states and experts there, resident and streamed through both tiers, give the
  * bits of the processor. What cannot run there is refused with every missing row, or passed over, before anything is uploaded. Whatever fails fails the requests that were there, and no more.
- * Usage: check_device FIXTURE bits|rows|faults, check_device FIXTURE two FIXTURE
+ * Usage: check_device FIXTURE bits|rows|pinned|faults, check_device FIXTURE two FIXTURE
  */
 #include "model/check_device.h"
 
@@ -300,15 +300,26 @@ static void processor_without_kernels(void) {
 
 /* doctor says how fast the device is copied to, and leaves nothing there. */
 static void link_is_told(void) {
-    headrace_config *c;
-    headrace_error err = {0};
-    char *text;
-    assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
-    assert_int_equal(headrace_inspect(c, HEADRACE_REPORT_DOCTOR, false, &text, &err), HEADRACE_OK);
-    if (strstr(text, "copies_to_cuda") == NULL) fail_msg("%s", text);
-    headrace_text_free(text);
-    headrace_config_destroy(c);
-    nothing_left();
+    static const struct {
+        uint64_t most_pinned;
+        int64_t fails;
+        const char *says, *never;
+    } cases[] = {{0, -1, "memory that is not pinned staged through 32.0 MiB", "refused"}, {1, -1, "pinning refused: by the driver", "staged"}, {0, 0, "pinning refused: staged through 32.0 MiB", "not pinned"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        headrace_config *c;
+        headrace_error err = {0};
+        char *text;
+        posed_clear(gpu);
+        gpu->most_pinned = cases[i].most_pinned;
+        gpu->fail.pinned = cases[i].fails;
+        assert_int_equal(headrace_config_create(&c, &err), HEADRACE_OK);
+        assert_int_equal(headrace_inspect(c, HEADRACE_REPORT_DOCTOR, false, &text, &err), HEADRACE_OK);
+        if (strstr(text, "copies_to_cuda") == NULL || strstr(text, cases[i].says) == NULL || strstr(text, cases[i].never) != NULL) fail_msg("%s", text);
+        headrace_text_free(text);
+        headrace_config_destroy(c);
+        gpu->most_pinned = 0;
+        nothing_left();
+    }
 }
 
 /* Where nothing is copied, or the processor lacks a kernel, the flag is refused by name. */
@@ -514,17 +525,20 @@ static int two_requests(const reference *a, headrace_engine *e, const int32_t *a
     return n_failed;
 }
 
-/* miss: what the processor computes is copied behind, and with "ahead" what may be wanted is copied ahead, for nobody: such a copy may fail unseen, or be told to whoever comes next. */
+/* miss "staged": upload, through the ring. What the processor computes is copied behind, and with "ahead" what may be wanted is copied ahead, for nobody: such a copy may fail unseen, or be told to whoever comes next. */
 static void faults_of_steps(const reference *a, bool stream, const char *miss) {
     char device[32];
-    const bool ahead = strcmp(miss, "ahead") == 0;
+    const bool ahead = strcmp(miss, "ahead") == 0, staged = strcmp(miss, "staged") == 0;
+    char pinned[32] = "";
     snprintf(device, sizeof device, "%llu", (unsigned long long)((a->least + (ahead ? 4 : 1)) * a->slot_bytes));
     posed_clear(gpu);
-    headrace_engine *e = stream ? support_load(fixture, "device", "cuda", "experts", "stream", "miss", ahead ? "upload" : miss, "device-experts", device, "host-experts", ahead ? "all" : "min", "expert-prefetch", ahead ? "on" : "auto", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL)
+    if (staged) snprintf(pinned, sizeof pinned, "%llu", (unsigned long long)planned_staging((const char *const[]){"device", "cuda", "experts", "stream", "device-experts", device, "host-experts", "min", "max-seqs", "1", "max-batch-tokens", "16", NULL}));
+    headrace_engine *e = stream ? support_load(fixture, "device", "cuda", "experts", "stream", "miss", ahead || staged ? "upload" : miss, "device-experts", device, "host-experts", ahead ? "all" : "min", "expert-prefetch", ahead ? "on" : "auto", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", staged ? "pinned-mem" : NULL, pinned, NULL)
                                 : support_load(fixture, "device", "cuda", "max-seqs", "1", "threads", "1", "max-batch-tokens", "16", NULL);
     support_run first = {.ids = longest(a)->ids, .n_ids = longest(a)->n_ids, .max_tokens = SHORT_TOKENS};
     support_go(e, &first, 1);
     assert_int_equal(first.n_tokens, SHORT_TOKENS);
+    assert_int_equal(support_stats(e).device_expert_bytes_staged > 0, staged);
     for (size_t f = 0; f < N_KINDS; f++) {
         int n_fired = 0;
         if (strncmp(kinds[f].name, "capture", 7) == 0) continue; /* fails nobody: capture_fails */
@@ -533,7 +547,7 @@ static void faults_of_steps(const reference *a, bool stream, const char *miss) {
             arm(&kinds[f], k);
             const int n_failed = two_requests(a, e, first.tokens);
             const bool fired = gpu->n.faults > 0;
-            const bool behind = strcmp(miss, "upload") != 0 && (strstr(kinds[f].name, "upload") != NULL || strncmp(kinds[f].name, "fence", 5) == 0);
+            const bool behind = strcmp(miss, "upload") != 0 && !staged && (strstr(kinds[f].name, "upload") != NULL || strncmp(kinds[f].name, "fence", 5) == 0);
             if (behind ? n_failed > fired : n_failed != fired) fail_msg("%s %lld: %d requests failed", kinds[f].name, (long long)k, n_failed);
             assert_int_equal(e->model->moe->n_held, 0);
             posed_clear(gpu);
@@ -559,6 +573,7 @@ static void every_fault_of_a_step(void **state) {
     const reference *a = *state;
     faults_of_steps(a, false, "upload");
     if (a->experts) faults_of_steps(a, true, "upload");
+    if (a->experts) faults_of_steps(a, true, "staged");
     if (a->experts) faults_of_steps(a, true, "cpu");
     if (a->experts && a->moe_layers > 1) faults_of_steps(a, true, "ahead");
 }
@@ -601,8 +616,13 @@ static void no_page_of_a_failed_step(void **state) {
 
 static void every_fault_of_a_load(void **state) {
     const reference *a = *state;
-    for (int stream = 0; stream <= (a->experts ? 1 : 0); stream++) {
-        const char *const settings[] = {"device", "cuda", "threads", "1", "max-seqs", "2", "experts", stream ? "stream" : "auto", stream ? "device-experts" : NULL, "min", "host-experts", "min", NULL};
+    for (int stream = 0; stream <= (a->experts ? 2 : 0); stream++) { /* 2: through a ring */
+        char pinned[32] = "";
+        const char *settings[] = {"device", "cuda", "threads", "1", "max-seqs", "2", "experts", stream ? "stream" : "auto", stream ? "device-experts" : NULL, "min", "host-experts", "min", NULL, pinned, NULL};
+        if (stream == 2) {
+            snprintf(pinned, sizeof pinned, "%llu", (unsigned long long)planned_staging(settings));
+            settings[12] = "pinned-mem";
+        }
         int n_fired = 0;
         for (size_t f = 0; f < N_KINDS; f++) {
             for (int64_t k = 0;; k++) {
@@ -692,6 +712,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest faults[] = {cmocka_unit_test_setup(every_fault_of_a_step, begin_clean), cmocka_unit_test_setup(no_page_of_a_failed_step, begin_clean), cmocka_unit_test_setup(every_fault_of_a_load, begin_clean)};
     if (strcmp(argv[2], "bits") == 0) return cmocka_run_group_tests(bits, run_reference, free_reference);
     if (strcmp(argv[2], "rows") == 0) return cmocka_run_group_tests(rows, run_reference, free_reference);
+    const struct CMUnitTest pinned[] = {cmocka_unit_test_setup(pinned_or_staged, begin_clean), cmocka_unit_test_setup(pinned_refused, begin_clean)};
+    if (strcmp(argv[2], "pinned") == 0) return cmocka_run_group_tests(pinned, run_reference, free_reference);
     if (strcmp(argv[2], "faults") == 0) return cmocka_run_group_tests(faults, run_reference, free_reference);
     other_fixture = argc == 4 ? argv[3] : NULL;
     const struct CMUnitTest two[] = {cmocka_unit_test_setup(two_of_each, begin_clean)};

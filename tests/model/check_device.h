@@ -41,4 +41,10 @@ void passed_over_leaves_nothing(void **state);
 void all_that_is_free(void **state);
 void unpinned(void **state);
 
+/* check_device_pinned.c: */
+void pinned_or_staged(void **state);
+void pinned_refused(void **state);
+/** Of the plan with these settings; as --pinned-mem, room for all of it and no slots. */
+uint64_t planned_staging(const char *const *settings);
+
 #endif

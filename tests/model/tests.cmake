@@ -138,11 +138,16 @@ foreach(name qwen3-moe gpt-oss-mxfp4)
 endforeach()
 
 # Whole models on a device whose memory the host cannot touch, against the processor.
-add_executable(check_device ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device.c ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device_rows.c)
+add_executable(check_device ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device.c ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device_rows.c
+               ${CMAKE_CURRENT_SOURCE_DIR}/model/check_device_pinned.c)
 target_link_libraries(check_device PRIVATE model_support test_posed hr_engine hr_vt_cpu hr_vt hr_base)
 foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe qwen3-moe-fp8-block mixtral olmoe gpt-oss gpt-oss-mxfp4 deepseek-v3 glm4-moe qwen3_5-moe llama mistral qwen2 qwen3 gemma3 gemma4-dense gemma4-ple)
   add_test(NAME device_${name} COMMAND check_device ${fixtures}/${name} bits)
   set_tests_properties(device_${name} PROPERTIES LABELS model TIMEOUT 1800)
+endforeach()
+foreach(name qwen3-moe mixtral gpt-oss-mxfp4)
+  add_test(NAME device_pinned_${name} COMMAND check_device ${fixtures}/${name} pinned)
+  set_tests_properties(device_pinned_${name} PROPERTIES LABELS model TIMEOUT 900)
 endforeach()
 foreach(name gemma4-moe gemma4-moe-fp8 qwen3-moe mixtral gpt-oss-mxfp4 deepseek-v3 qwen3_5-moe llama gemma4-ple)
   add_test(NAME device_rows_${name} COMMAND check_device ${fixtures}/${name} rows)

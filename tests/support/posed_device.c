@@ -153,7 +153,7 @@ static void p_free(void *dev, void *p) {
 
 static status p_host_alloc(void *dev, size_t bytes, void **out) {
     posed_device *d = dev;
-    if (fails(d->gpu, &d->gpu->fail.pinned)) return STATUS_NO_MEMORY;
+    if (fails(d->gpu, &d->gpu->fail.pinned) || (d->gpu->most_pinned > 0 && bytes > d->gpu->most_pinned)) return STATUS_NO_MEMORY;
     *out = aligned_alloc(DEVICE_ALIGN, (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN);
     if (*out == NULL) return STATUS_NO_MEMORY;
     d->gpu->n.live_pinned++;

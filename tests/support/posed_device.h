@@ -50,6 +50,7 @@ typedef struct posed_gpu {
     uint64_t seed;                    /* POSED_MIXED */
     bool exact;                       /* what is free follows what is allocated, and what exceeds total_bytes is refused; free_then are bytes that somebody else has by then */
     uint64_t queue_bytes, graph_bytes, alloc_unit, others; /* alloc_unit 0: 1 */
+    uint64_t most_pinned;             /* of one block of host memory: larger ones are not pinned; 0: all are */
     status refusal;                   /* of the queue that fails; 0: STATUS_FAILED */
     bool removed[VT_OP_COUNT];        /* ops without rows, from the next runtime on */
     vt_need removed_row;              /* and one signature of an op (dtype[0] VT_NONE: none) */

@@ -194,6 +194,72 @@ static void what_is_open_follows_the_day(void **state) {
     assert_int_equal(x.device_slots, 50);
 }
 
+/* Slots are pinned where they and everything else that is fit the limit; else the ring is, which is a part of everything else; else nothing. */
+static void pins_within_a_limit(void **state) {
+    (void)state;
+    const expert_bank bank = a_bank();
+    const size_t ring = (size_t)4 * MIB, others = (size_t)7 * MIB; /* four experts on their way, each in a piece; others: with it */
+    assert_int_equal(staging_ring_bytes(expert_store_device_staging(&bank)), ring);
+    const uint64_t eight = expert_store_stream_slot_bytes(&bank, 8);
+    const struct {
+        bool given;
+        uint64_t pinned, host;
+        plan_pin pin;
+        const char *says;
+    } cases[] = {
+        {true, others + eight, 200, PLAN_PIN_SLOTS, "host slots: pinned (of 15.0 MiB that may be)"},
+        {true, others + eight - 1, 200, PLAN_PIN_RING, "host slots: not pinned, 8.0 MiB (of 15.0 MiB that may be): copies are staged through 4.0 MiB"},
+        {true, others, 200, PLAN_PIN_RING, "staged through 4.0 MiB"},
+        {true, others - 1, 200, PLAN_PIN_DRIVER, "host slots: not pinned, 8.0 MiB, nor the 4.0 MiB to stage them (of 7.0 MiB that may be): copies go through the driver"},
+        {true, 0, 200, PLAN_PIN_DRIVER, "through the driver"},
+        {false, 0, 200, PLAN_PIN_SLOTS, "pinned (of 100.0 MiB"},
+        {false, 0, 0, PLAN_PIN_SLOTS, "host slots: pinned\n"}, /* nobody knows how much there is: nothing limits it */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (plan_pool kind = PLAN_POOL_SHARED; kind <= PLAN_POOL_OWN; kind++) {
+            engine_plan p = the_rest(kind);
+            plan_machine pm = machine(kind, cases[i].host, 200);
+            plan_experts x;
+            error err = {0};
+            mem *m;
+            textbuf line;
+            p.bytes[MEM_STAGING] = others;
+            pm.pinned_given = cases[i].given;
+            pm.pinned_bytes = cases[i].pinned;
+            const plan_experts_request r = {.tier = PLAN_EXPERTS_STREAM, .device = PLAN_HOST_MIN, .host = PLAN_HOST_BYTES, .host_bytes = (uint64_t)8 * MIB};
+            assert_int_equal(plan_experts_choose_device(&bank, &r, &p, &pm, false, &x, &err), STATUS_OK);
+            assert_int_equal(x.pin, cases[i].pin == PLAN_PIN_SLOTS && kind == PLAN_POOL_SHARED ? PLAN_PIN_RING : cases[i].pin); /* of one pool slots are never pinned */
+            assert_int_equal(x.staging_bytes, ring);
+            if (kind == PLAN_POOL_SHARED) continue;
+            assert_int_equal(mem_create(&m), STATUS_OK);
+            textbuf_init(&line, m, MEM_PROCESS);
+            plan_pin_print(&x, &line);
+            assert_contains(textbuf_text(&line), cases[i].says);
+            textbuf_deinit(&line);
+            assert_int_equal(mem_destroy(m), STATUS_OK);
+        }
+    }
+}
+
+/* A size that nobody asked for leaves room for what else is pinned, and takes more than half of the host where more may be pinned. */
+static void slots_unasked_are_pinned(void **state) {
+    (void)state;
+    const expert_bank bank = a_bank();
+    const plan_experts_request r = {.tier = PLAN_EXPERTS_STREAM, .device = PLAN_HOST_MIN};
+    for (uint64_t given = 0; given <= 60; given += 20) {
+        engine_plan p = the_rest(PLAN_POOL_OWN);
+        plan_machine pm = machine(PLAN_POOL_OWN, 124, 200);
+        plan_experts x;
+        error err = {0};
+        p.bytes[MEM_STAGING] = (size_t)30 * MIB; /* of 62; 64 are left on the host */
+        pm.pinned_given = given > 0;
+        pm.pinned_bytes = given == 60 ? (uint64_t)80 * MIB : given * MIB;
+        assert_int_equal(plan_experts_choose_device(&bank, &r, &p, &pm, false, &x, &err), STATUS_OK);
+        assert_int_equal(x.n_slots, given == 60 ? 49 : 31);
+        assert_int_equal(x.pin, given == 20 ? PLAN_PIN_DRIVER : given == 40 ? PLAN_PIN_RING : PLAN_PIN_SLOTS);
+    }
+}
+
 static void admission_at_run_time(void **state) {
     (void)state;
     error err = {0};
@@ -226,7 +292,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_pool_is_charged_its_own), cmocka_unit_test(unknown_admits_nothing_without_a_budget), cmocka_unit_test(free_memory_does_not_judge_a_load),
         cmocka_unit_test(experts_over_two_tiers),       cmocka_unit_test(one_pool_is_shared_out),                  cmocka_unit_test(what_is_open_follows_the_day),
-        cmocka_unit_test(admission_at_run_time),
+        cmocka_unit_test(admission_at_run_time),   cmocka_unit_test(pins_within_a_limit),                     cmocka_unit_test(slots_unasked_are_pinned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

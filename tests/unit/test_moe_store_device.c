@@ -146,8 +146,10 @@ typedef struct rig {
     vt_device *device;
     vt_queue *queue;
     expert_store *below, *store;
+    staging_ring ring; /* device NULL: copies read the lower slots */
 } rig;
 
+static const staging_shape unstaged = {0};
 static size_t slots(const moe_case *k, int n) { return (size_t)n * k->bank.max_slot_bytes; }
 
 static void rig_open(rig *r) {
@@ -163,10 +165,11 @@ static void rig_open(rig *r) {
     }
 }
 
-static void rig_stores(rig *r, int n_device, int n_host) {
+static void rig_stores(rig *r, int n_device, int n_host, staging_shape staging) {
     error err = {0};
+    if (staging.n > 0) assert_int_equal(staging_ring_open(&r->ring, r->device, staging, "a ring", &err), STATUS_OK);
     const expert_stream_options so = {.budget_bytes = slots(&r->k, n_host)};
-    const expert_device_options dopt = {.budget_bytes = slots(&r->k, n_device)};
+    const expert_device_options dopt = {.budget_bytes = slots(&r->k, n_device), .staging = staging.n > 0 ? &r->ring : NULL};
     if (expert_store_stream_create(r->k.m, &r->k.bank, &so, &r->below, &err) != STATUS_OK) fail_msg("%s", err.text);
     if (expert_store_device_create(r->k.m, &r->k.bank, r->device, r->queue, r->below, &dopt, &r->store, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
@@ -174,6 +177,7 @@ static void rig_stores(rig *r, int n_device, int n_host) {
 static void rig_close(rig *r) {
     if (r->store != NULL) assert_int_equal(r->store->close(r->store), STATUS_OK);
     if (r->below != NULL) assert_int_equal(r->below->close(r->below), STATUS_OK);
+    staging_ring_close(&r->ring);
     vt_queue_destroy(r->queue);
     vt_device_close(r->device);
     vt_runtime_destroy(r->runtime);
@@ -194,14 +198,31 @@ static void consume(rig *r, const expert_lease *l) {
     case_check_lease(&r->k, l);
 }
 
-static void right_bytes_at_every_budget(void **state) {
-    (void)state;
+/* What nobody has leased of the lower store may be overwritten at any time: all of it is, and given back. */
+static uint8_t *overwrite_lower(rig *r) {
+    size_t bytes;
+    uint8_t *memory = expert_store_stream_memory(r->below, &bytes), *kept = malloc(bytes);
+    assert_non_null(kept);
+    memcpy(kept, memory, bytes);
+    memset(memory, 0xee, bytes);
+    return kept;
+}
+
+static void restore_lower(rig *r, uint8_t *kept) {
+    size_t bytes;
+    void *memory = expert_store_stream_memory(r->below, &bytes);
+    memcpy(memory, kept, bytes);
+    free(kept);
+}
+
+/* Through a ring: no more copies wait than it has pieces, and the lower store has its slots back although none has run. */
+static void right_bytes(staging_shape staging) {
     for (int n_device = CASE_TOP_K; n_device <= CASE_EXPERTS * CASE_LAYERS; n_device += n_device < 8 ? 1 : 28) {
         for (int n_host = CASE_TOP_K; n_host < 20; n_host += 8) {
             rig r;
             error err = {0};
             rig_open(&r);
-            rig_stores(&r, n_device, n_host);
+            rig_stores(&r, n_device, n_host, staging);
             const uint64_t allocs = mem_alloc_count(r.k.m);
             const int device_allocs = gpu.n_allocs;
             uint64_t seed = 99 + (uint64_t)n_device;
@@ -214,8 +235,13 @@ static void right_bytes_at_every_budget(void **state) {
                     int given = 0;
                     assert_int_equal(r.store->begin(r.store, layer, ids + at, sizes[w], &err), STATUS_OK);
                     expert_lease l[CASE_EXPERTS + 1]; /* all of them before the first is used: copies are as late as they may be */
-                    while (r.store->next_ready(r.store, &l[given], &err) == STATUS_OK) given++;
+                    while (r.store->next_ready(r.store, &l[given], &err) == STATUS_OK) {
+                        given++;
+                        if (staging.n > 0) assert_true(gpu.n_copies - gpu.n_run <= staging.n);
+                    }
+                    uint8_t *kept = staging.n > 0 ? overwrite_lower(&r) : NULL;
                     for (int j = 0; j < given; j++) consume(&r, &l[j]);
+                    if (kept != NULL) restore_lower(&r, kept);
                     for (int j = 0; j < given; j++) r.store->release(r.store, &l[j], (vt_fence){0});
                     assert_int_equal(given, sizes[w]);
                 }
@@ -225,8 +251,41 @@ static void right_bytes_at_every_budget(void **state) {
             assert_int_equal(count(r.below).hits + count(r.below).misses, c.misses);
             assert_int_equal(mem_alloc_count(r.k.m), allocs); /* nothing after warm-up, here or on the device */
             assert_int_equal(gpu.n_allocs, device_allocs);
+            assert_int_equal(c.bytes_staged, staging.n > 0 ? c.bytes_read : 0);
+            assert_int_equal(gpu.n_syncs, 0);
             rig_close(&r);
         }
+    }
+}
+
+static void right_bytes_at_every_budget(void **state) {
+    (void)state;
+    right_bytes(unstaged);
+}
+
+/* Pieces smaller than a part, of several parts, of a whole expert and of more; one alone, and several. */
+static void right_bytes_through_a_ring(void **state) {
+    (void)state;
+    const staging_shape shapes[] = {{64, 2}, {100, 3}, {256, 1}, {256, 2}, {384, 4}, {4096, STAGING_MOST_PIECES}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) right_bytes(shapes[i]);
+}
+
+/* What the ring costs follows from the size of an expert and how many are on their way. */
+static void shapes_of_rings(void **state) {
+    (void)state;
+    const struct {
+        uint64_t unit;
+        int in_flight;
+        size_t piece;
+        int n;
+    } want[] = {{0, 4, 0, 0},           {1, 4, 256, 4},      {384, 2, 512, 2},        {300 << 10, 4, 300 << 10, 4},
+                {4 << 20, 4, 4 << 20, 4}, {(4 << 20) + 1, 2, 4 << 20, 4}, {(uint64_t)12 << 20, 2, 4 << 20, 6}, {(uint64_t)12 << 20, 4, 4 << 20, 8},
+                {UINT64_MAX, 4, 4 << 20, 8}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const staging_shape s = staging_shape_of(want[i].unit, want[i].in_flight);
+        assert_int_equal(s.piece, want[i].piece);
+        assert_int_equal(s.n, want[i].n);
+        assert_int_equal(staging_ring_bytes(s), want[i].piece * (size_t)want[i].n);
     }
 }
 
@@ -236,7 +295,7 @@ static void a_slot_waits_for_its_consumer(void **state) {
     rig r;
     error err = {0};
     rig_open(&r);
-    rig_stores(&r, 4, 8);
+    rig_stores(&r, 4, 8, unstaged);
     expert_lease l[4];
     vt_fence use[4];
     assert_int_equal(r.store->begin(r.store, 1, (int32_t[]){0, 1, 2, 3}, 4, &err), STATUS_OK);
@@ -283,7 +342,7 @@ static void computed_on_the_host(void **state) {
             rig r;
             error err = {0};
             rig_open(&r);
-            rig_stores(&r, n_device, n_host);
+            rig_stores(&r, n_device, n_host, unstaged);
             assert_int_equal(r.store->close(r.store), STATUS_OK);
             const expert_device_options dopt = {.budget_bytes = slots(&r.k, n_device), .miss = EXPERT_MISS_HOST};
             assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &dopt, &r.store, &err), STATUS_OK);
@@ -346,33 +405,41 @@ static bool all_good(rig *r, int32_t layer) {
     return given == 3;
 }
 
+/* The k-th copy or record of three experts fails, until none is left to; how many of each failed. */
+static void copies_fail(staging_shape staging, int64_t *n_copies, int64_t *n_records) {
+    int64_t *const faults[] = {&gpu.fail_copy, &gpu.fail_record};
+    int64_t *const n[] = {n_copies, n_records};
+    for (int what = 0; what < 2; what++) {
+        for (*n[what] = 0;; ++*n[what]) {
+            rig r;
+            rig_open(&r);
+            rig_stores(&r, 5, 4, staging);
+            *faults[what] = *n[what];
+            const bool good = all_good(&r, 1);
+            *faults[what] = -1;
+            assert_true(all_good(&r, 1));
+            assert_true(all_good(&r, 2));
+            rig_close(&r);
+            if (good) break;
+        }
+    }
+}
+
 /* The k-th copy, fence, allocation or read fails: an error, no lease stays, and the next answer is right. */
 static void faults(void **state) {
     (void)state;
     int n_failed = 0;
-    for (int64_t k = 0; k < 9; k++) {
-        for (int what = 0; what < 2; what++) {
-            rig r;
-            rig_open(&r);
-            rig_stores(&r, 5, 4);
-            if (what == 0) gpu.fail_copy = k;
-            if (what == 1 && k < 3) gpu.fail_record = k;
-            const bool good = all_good(&r, 1);
-            if (what == 0 || k < 3) {
-                assert_false(good);
-                n_failed++;
-            }
-            gpu.fail_copy = gpu.fail_record = -1;
-            assert_true(all_good(&r, 1));
-            assert_true(all_good(&r, 2));
-            rig_close(&r);
-        }
-    }
-    assert_int_equal(n_failed, 9 + 3);
+    int64_t n_copies, n_records;
+    copies_fail(unstaged, &n_copies, &n_records);
+    assert_int_equal(n_copies, 9); /* parts */
+    assert_int_equal(n_records, 3);
+    copies_fail((staging_shape){256, 2}, &n_copies, &n_records);
+    assert_int_equal(n_copies, 6); /* pieces */
+    assert_int_equal(n_records, 6 + 3);
     for (int expert = 2; expert <= 4; expert++) { /* below */
         rig r;
         rig_open(&r);
-        rig_stores(&r, 5, 4);
+        rig_stores(&r, 5, 4, unstaged);
         case_fail_expert(&r.k, 1, expert, 0);
         assert_false(all_good(&r, 1));
         case_fail_expert(&r.k, 1, expert, -1);
@@ -384,7 +451,7 @@ static void faults(void **state) {
             rig r;
             error err = {0};
             rig_open(&r);
-            rig_stores(&r, 4, 4);
+            rig_stores(&r, 4, 4, unstaged);
             assert_int_equal(r.store->close(r.store), STATUS_OK);
             r.store = NULL;
             const expert_device_options opt = {.budget_bytes = slots(&r.k, 4)};
@@ -400,7 +467,7 @@ static void faults(void **state) {
             if (rc == STATUS_OK) break;
         }
     }
-    assert_int_equal(n_failed, 9 + 3 + 1 + 4);
+    assert_int_equal(n_failed, 1 + 4);
 }
 
 /* 24 slots, 10,000 admissions: victims go on being found after the slots are full once, and nothing is allocated or drained for them. */
@@ -409,7 +476,7 @@ static void capacity_24_goes_on(void **state) {
     rig r;
     error err = {0};
     rig_open(&r);
-    rig_stores(&r, 24, 8);
+    rig_stores(&r, 24, 8, unstaged);
     uint64_t seed = 5, allocs = 0;
     int device_allocs = 0, fences = 0, syncs = 0;
     for (int i = 0; count(r.store).misses < 10000; i++) {
@@ -491,7 +558,7 @@ static void lower_tier_ages_once(void **state) {
     rig r;
     error err = {0};
     rig_open(&r);
-    rig_stores(&r, 4, 8);
+    rig_stores(&r, 4, 8, unstaged);
     enter_below = r.below->enter;
     r.below->enter = count_entered;
     n_entered = 0;
@@ -520,7 +587,7 @@ static void too_small(void **state) {
     rig r;
     error err = {0};
     rig_open(&r);
-    rig_stores(&r, 3, 3);
+    rig_stores(&r, 3, 3, unstaged);
     expert_store *s = NULL;
     const expert_device_options opt = {.budget_bytes = slots(&r.k, 3) - 1};
     assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &opt, &s, &err), STATUS_DOES_NOT_FIT);
@@ -531,6 +598,8 @@ static void too_small(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_bytes_at_every_budget),
+        cmocka_unit_test(right_bytes_through_a_ring),
+        cmocka_unit_test(shapes_of_rings),
         cmocka_unit_test(a_slot_waits_for_its_consumer),
         cmocka_unit_test(capacity_24_goes_on),
         cmocka_unit_test(faults),
