@@ -23,14 +23,14 @@ GPU_FN int32_t place_of(uint64_t rank) {
 GPU_FN uint64_t block_max(uint64_t best) {
     __shared__ uint64_t found[WARPS];
     for (int d = 16; d > 0; d >>= 1) {
-        uint64_t other = __shfl_xor_sync(0xFFFFFFFFu, best, d);
+        uint64_t other = gpu_shfl_xor(best, d);
         best = other > best ? other : best;
     }
     if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = best;
     __syncthreads();
     best = threadIdx.x < WARPS ? found[threadIdx.x] : 0;
     for (int d = 16; d > 0; d >>= 1) {
-        uint64_t other = __shfl_xor_sync(0xFFFFFFFFu, best, d);
+        uint64_t other = gpu_shfl_xor(best, d);
         best = other > best ? other : best;
     }
     return best;

@@ -360,7 +360,7 @@ template <int HEADS> static status run_attention(vt_queue *q, const vt_call *cal
     const size_t bytes = attention_shared(HEADS, width);
     if (bytes > (size_t)gpu_device(q)->shared_bytes) return cuda_refuse(err, "paged_attention: heads too wide for shared memory");
     if (bytes > 48 << 10)
-        TRY(cuda_result(cudaFuncSetAttribute(attention_kernel<HEADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "shared memory", err));
+        TRY(cuda_result(gpu_allow_shared(attention_kernel<HEADS>, bytes), "shared memory", err));
     a->n_chunks = (int32_t)gpu_ceil(a->group, HEADS);
     const int64_t blocks = n_rows * n_kv * a->n_chunks, spans = gpu_ceil(a->map.pages.dim[1] * a->map.page_tokens, SPAN);
     const bool few = blocks < 2 * gpu_device(q)->n_multiprocessors;

@@ -6,8 +6,7 @@
 #ifndef HEADRACE_VT_CUDA_DEVICE_H
 #define HEADRACE_VT_CUDA_DEVICE_H
 
-#include <cuda_runtime_api.h>
-
+#include "vt/cuda/gpu_runtime.h"
 #include "vt/vt.h"
 
 #ifdef __cplusplus

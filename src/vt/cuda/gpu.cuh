@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What the kernel files share: views of tensors as a kernel takes them, elements of each dtype, the arithmetic of vt_expf, and launching.
- * A HIP compiler has what is used here but for the functions that hold PTX (loads and copies past the first level, early starts), which
- * want a form of their own there; so do the files with matrix instructions (gpu_mma.cuh, gpu_wgmma.cuh and what includes them).
+ * What a vendor's compiler has in a form of its own is in gpu_vendor.cuh. This file and the kernels without matrix instructions compile as
+ * HIP too; which ones do is the list in tests/hip_compile.sh, the others are NVIDIA's alone.
  *
  * Every kernel is compiled without contraction of a * b + c, so that a fused multiply-add happens exactly where fmaf is written, and keeps
  * the rule of the whole backend: the same batch gives the same bits. No kernel adds with atomics; which sums are split by how many rows
@@ -11,16 +11,12 @@
 #ifndef HEADRACE_VT_CUDA_GPU_H
 #define HEADRACE_VT_CUDA_GPU_H
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "vt/cuda/cuda_device.cuh"
+#include "vt/cuda/gpu_vendor.cuh"
 #include "vt/exp_constants.h"
-
-#define GPU_FN static __device__ __forceinline__
-#define GPU_HD static __host__ __device__ __forceinline__
 
 /* ---- dtypes ---- */
 
@@ -185,52 +181,15 @@ GPU_FN bool gpu_finite(float x) { return (__float_as_uint(x) & 0x7F800000u) != 0
 GPU_FN float gpu_infinity() { return __uint_as_float(0x7F800000u); }
 
 GPU_FN float gpu_warp_sum(float v) {
-    for (int d = 16; d > 0; d >>= 1) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);
+    for (int d = 16; d > 0; d >>= 1) v += gpu_shfl_xor(v, d);
     return v;
 }
 
 GPU_FN float gpu_warp_max(float v) {
     for (int d = 16; d > 0; d >>= 1) {
-        float w = __shfl_xor_sync(0xFFFFFFFFu, v, d);
+        float w = gpu_shfl_xor(v, d);
         v = w > v ? w : v;
     }
-    return v;
-}
-
-/* ---- sixteen bytes at a time ---- */
-
-/* Weights pass through once: past the first-level cache, and in the order written, so that a stretch of loads is under way before its use. */
-GPU_FN uint4 gpu_stream16(const uint8_t *p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
-/* Into shared memory while the thread goes on; of the sixteen bytes n are read and the rest is zero. */
-GPU_FN uint32_t gpu_shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-GPU_FN void gpu_copy16(uint32_t to, const void *from, int n) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory"); }
-GPU_FN void gpu_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> GPU_FN void gpu_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
-/* ---- one kernel after another ----
- * A kernel launched by gpu_launch_early starts when every block of the one before it on the stream has started (gpu_let_next_start) or ended, not when it is done. It may then read what
- * no queued work writes (weights), and calls gpu_await_previous before anything else: from there on all that came before is done and seen. Loads behind that call must not be
- * ld.global.nc, which the compiler may move in front of it. */
-GPU_FN void gpu_let_next_start() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-GPU_FN void gpu_await_previous() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-GPU_FN uint4 gpu_load16(const uint8_t *p) {
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 
@@ -263,17 +222,9 @@ static inline bool gpu_runs_90a(const vt_queue *q) {
 #endif
 }
 
+/* A kernel that may start early ("one kernel after another"), in blocks of one dimension. Code for devices other than 9.0 has no gpu_await_previous: there it starts in its turn. */
 template <class... Formal, class... Actual> static inline status gpu_launch_early(const vt_queue *q, void (*kernel)(Formal...), unsigned n_blocks, unsigned n_threads, error *err, Actual... args) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(n_blocks);
-    c.blockDim = dim3(n_threads);
-    c.stream = gpu_stream(q);
-    c.attrs = &early;
-    c.numAttrs = gpu_runs_90a(q) ? 1 : 0; /* code for other devices has no gpu_await_previous */
-    return cuda_result(cudaLaunchKernelEx(&c, kernel, Formal(args)...), "launching a kernel", err);
+    return cuda_result(gpu_start(kernel, dim3(n_blocks), n_threads, 0, gpu_stream(q), gpu_runs_90a(q), args...), "launching a kernel", err);
 }
 
 #endif

@@ -84,10 +84,10 @@ GPU_FN gpu_group_found gpu_find_group(const int32_t *first, int n_groups, int ro
     int upto = tiles;
 #pragma unroll
     for (int d = 1; d < 32; d <<= 1) {
-        const int other = __shfl_up_sync(0xFFFFFFFFu, upto, d);
+        const int other = gpu_shfl_up(upto, d);
         if (lane >= d) upto += other;
     }
-    const uint32_t past = __ballot_sync(0xFFFFFFFFu, upto > index);
+    const uint32_t past = gpu_ballot(upto > index);
     gpu_group_found f = {-1, 0, 0, 0};
     if (past == 0) return f;
     const int owner = __ffs(past) - 1;
@@ -103,10 +103,10 @@ GPU_FN gpu_group_found gpu_find_group(const int32_t *first, int n_groups, int ro
             begin = end;
         }
     }
-    f.group = __shfl_sync(0xFFFFFFFFu, f.group, owner);
-    f.before = __shfl_sync(0xFFFFFFFFu, f.before, owner);
-    f.begin = __shfl_sync(0xFFFFFFFFu, f.begin, owner);
-    f.end = __shfl_sync(0xFFFFFFFFu, f.end, owner);
+    f.group = gpu_shfl(f.group, owner);
+    f.before = gpu_shfl(f.before, owner);
+    f.begin = gpu_shfl(f.begin, owner);
+    f.end = gpu_shfl(f.end, owner);
     return f;
 }
 

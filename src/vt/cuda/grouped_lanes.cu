@@ -4,9 +4,9 @@
 #include "vt/cuda/matmul_rounded.cuh"
 
 /* The weights of one group. */
-template <int T> GPU_FN void set_group(plain_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
-template <int T> GPU_FN void set_group(rounded_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
-template <int T> GPU_FN void set_group(strided_weights<T> &w, const gpu_grouped &a, const uint8_t *data, int group) { w.data = data; }
+template <int T> GPU_FN void set_group(plain_weights<T> &w, const gpu_grouped &, const uint8_t *data, int) { w.data = data; }
+template <int T> GPU_FN void set_group(rounded_weights<T> &w, const gpu_grouped &, const uint8_t *data, int) { w.data = data; }
+template <int T> GPU_FN void set_group(strided_weights<T> &w, const gpu_grouped &, const uint8_t *data, int) { w.data = data; }
 template <int TB, int TS> GPU_FN void set_group(scaled_weights<TB, TS> &w, const gpu_grouped &a, const uint8_t *data, int group) {
     w.data = data;
     w.scales = a.extra_table[group];

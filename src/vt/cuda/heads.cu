@@ -94,7 +94,7 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
 #pragma unroll
             for (int j = 0; j < KEPT; j++)
                 if (lane + j * 32 < quads) ((float4 *)mine)[lane + j * 32] = x[j];
-            __syncwarp();
+            gpu_sync_warp();
             const bool half = a.p.rope.pairing == VT_ROPE_HALF;
             if (half && n_pairs % 4 == 0) {
                 for (int i = lane; i < n_pairs / 4; i += 32) {
@@ -111,11 +111,11 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
                     mine[i1] = v * c + u * s;
                 }
             }
-            __syncwarp();
+            gpu_sync_warp();
 #pragma unroll
             for (int j = 0; j < KEPT; j++)
                 if (lane + j * 32 < quads) x[j] = ((const float4 *)mine)[lane + j * 32];
-            __syncwarp(); /* the next head takes its place */
+            gpu_sync_warp(); /* the next head takes its place */
         }
         const gpu_view &cache = head.kind == 1 ? a.k_cache : a.v_cache;
         uint8_t *to = head.kind == 0 ? heads_source(a, head, row) : cache.data + page * cache.stride[0] + head.at * cache.stride[1] + place * cache.stride[2];

@@ -34,7 +34,7 @@ GPU_FN void gpu_store(const gpu_epilogue &e, int64_t m, int64_t n, float acc) {
 
 /* The sixteen lanes of a half-warp as ops.h adds them. */
 GPU_FN float gpu_sum_lanes(float l) {
-    for (int d = 8; d > 0; d >>= 1) l += __shfl_xor_sync(0xFFFFFFFFu, l, d);
+    for (int d = 8; d > 0; d >>= 1) l += gpu_shfl_xor(l, d);
     return l;
 }
 

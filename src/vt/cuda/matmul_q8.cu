@@ -5,8 +5,6 @@
 
 static const int THREADS = 256;
 
-GPU_FN int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
-
 /* Weights of blocks with an even number of bytes lie at even addresses. */
 GPU_FN uint32_t word_at(const uint8_t *p) { return (uint32_t)((const uint16_t *)p)[0] | (uint32_t)((const uint16_t *)p)[1] << 16; }
 
@@ -62,7 +60,7 @@ template <int T, int TM> __global__ void __launch_bounds__(THREADS) a32_kernel(g
             const int32_t *x = (const int32_t *)(a.data + (m0 + j < n_m ? m0 + j : n_m - 1) * a.stride[0] + i * 40);
             int sum = 0;
 #pragma unroll
-            for (int u = 0; u < 8; u++) sum = dot4((int)w[u], x[2 + u], sum);
+            for (int u = 0; u < 8; u++) sum = gpu_dot4((int)w[u], x[2 + u], sum);
             if (zero) sum -= zero * x[1];
             float t = d * (float)sum;
             if (gpu_has_min<T>()) t = fmaf(gpu_f16(((const uint16_t *)block)[1]), (float)x[1], t);
@@ -71,8 +69,8 @@ template <int T, int TM> __global__ void __launch_bounds__(THREADS) a32_kernel(g
     }
 #pragma unroll
     for (int j = 0; j < TM; j++) {
-        acc[j] += __shfl_xor_sync(0xFFFFFFFFu, acc[j], 2);
-        acc[j] += __shfl_xor_sync(0xFFFFFFFFu, acc[j], 1);
+        acc[j] += gpu_shfl_xor(acc[j], 2);
+        acc[j] += gpu_shfl_xor(acc[j], 1);
         if (lane == 0 && n < n_n && m0 + j < n_m) gpu_store(e, m0 + j, n, acc[j]);
     }
 }
@@ -96,11 +94,11 @@ template <int T, int TM> __global__ void __launch_bounds__(THREADS) a256_kernel(
         for (int j = 0; j < TM; j++) {
             const uint8_t *x = a.data + (m0 + j < n_m ? m0 + j : n_m - 1) * a.stride[0] + i * 292;
             const int32_t *xq = (const int32_t *)(x + 36) + 2 * lane;
-            int sum = scale * dot4((int)w[1], xq[1], dot4((int)w[0], xq[0], 0));
-            sum = __reduce_add_sync(0xFFFFFFFFu, sum);
+            int sum = scale * gpu_dot4((int)w[1], xq[1], gpu_dot4((int)w[0], xq[0], 0));
+            sum = gpu_reduce_add(sum);
             const float da = *(const float *)x;
             if (gpu_has_min<T>()) {
-                int less = __reduce_add_sync(0xFFFFFFFFu, min * ((const int16_t *)(x + 4))[lane / 2]);
+                int less = gpu_reduce_add(min * ((const int16_t *)(x + 4))[lane / 2]);
                 acc[j] = fmaf(da, fmaf(-dmin, (float)less, d * (float)sum), acc[j]);
             } else {
                 acc[j] = fmaf(da * d, (float)sum, acc[j]);

@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
 #pragma unroll 4
     for (int i = lo; i < hi; i += 32) {
         const int id = i + lane < hi ? id_of(a, i + lane) : INT32_MAX;
-        less += __popc(__ballot_sync(0xFFFFFFFFu, id < e));
-        equal += __popc(__ballot_sync(0xFFFFFFFFu, id == e));
+        less += __popc(gpu_ballot(id < e));
+        equal += __popc(gpu_ballot(id == e));
     }
     if (lane == 0) of_less[warp] = less, of_equal[warp] = equal;
     __syncthreads();
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
     int next = base + before;
     for (int i = lo; i < hi; i += 32) {
         const bool is_mine = i + lane < hi && id_of(a, i + lane) == e;
-        const uint32_t all = __ballot_sync(0xFFFFFFFFu, is_mine);
+        const uint32_t all = gpu_ballot(is_mine);
         if (is_mine) {
             const int place = next + __popc(all & ((1u << lane) - 1)), row = (i + lane) / a.k, j = (i + lane) % a.k;
             int rank = 0;

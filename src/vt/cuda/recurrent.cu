@@ -157,7 +157,7 @@ extern "C" status cuda_gated_delta(vt_queue *q, const vt_call *call, error *err)
     a.shared_state = vectors + state <= room;
     const size_t bytes = (size_t)(vectors + (a.shared_state ? state : 0));
     if (bytes > 48 << 10)
-        TRY(cuda_result(cudaFuncSetAttribute(delta_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "shared memory", err));
+        TRY(cuda_result(gpu_allow_shared(delta_kernel, bytes), "shared memory", err));
     int threads = a.p.d_v <= 64 ? 64 : a.p.d_v <= 128 ? 128 : 256;
     delta_kernel<<<dim3((unsigned)a.p.n_v, (unsigned)n_segs), threads, bytes, gpu_stream(q)>>>(a);
     return gpu_launched(call, err);

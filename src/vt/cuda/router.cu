@@ -24,18 +24,6 @@ GPU_FN uint32_t router_key(float s) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-GPU_FN uint32_t warp_max_key(uint32_t v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(0xFFFFFFFFu, v);
-#else
-    for (int d = 16; d > 0; d >>= 1) {
-        const uint32_t w = __shfl_xor_sync(0xFFFFFFFFu, v, d);
-        v = w > v ? w : v;
-    }
-    return v;
-#endif
-}
-
 __global__ void router_kernel(router_args a) {
     extern __shared__ float shared[];
     const int lane = threadIdx.x % 32, E = a.n_experts, n_groups = a.p.n_groups, size = E / n_groups;
@@ -61,10 +49,10 @@ __global__ void router_kernel(router_args a) {
     float sum = 0.0f;
     if (a.p.mode == VT_ROUTER_SOFTMAX) {
         for (int e = lane; e < E; e += 32) prob[e] = gpu_finite(score[e]) ? gpu_expf(score[e] - max) : 0.0f;
-        __syncwarp();
+        gpu_sync_warp();
 #pragma unroll 8
         for (int e = 0; e < E; e++) sum += prob[e]; /* every lane the same; a logit that is not finite adds 0 */
-        __syncwarp();
+        gpu_sync_warp();
     }
     for (int e = lane; e < E; e += 32) {
         float x = score[e], p = 0.0f, s = -gpu_infinity();
@@ -76,7 +64,7 @@ __global__ void router_kernel(router_args a) {
         prob[e] = p;
         score[e] = s;
     }
-    __syncwarp();
+    gpu_sync_warp();
     if (n_groups > 1) {
         for (int g = lane; g < n_groups; g += 32) {
             float best = -gpu_infinity(), second = -gpu_infinity();
@@ -91,7 +79,7 @@ __global__ void router_kernel(router_args a) {
             }
             group[g] = a.p.group_top2 ? best + second : best;
         }
-        __syncwarp();
+        gpu_sync_warp();
     }
 
     /* The k best. Each lane knows the best of its own (the lowest id among equals); the score of one taken, or of a group that is out, becomes NaN, which is above nothing. */
@@ -117,13 +105,13 @@ __global__ void router_kernel(router_args a) {
     int found = 0;
     float kept_first = 0.0f;
     for (int j = 0; j < a.k; j++) {
-        const uint32_t top = warp_max_key(best);
+        const uint32_t top = gpu_reduce_max(best);
         if (top <= lowest) break; /* nothing is left: nor for those that follow */
-        const int id = (int)~warp_max_key(best == top ? ~(uint32_t)best_id : 0u);
+        const int id = (int)~gpu_reduce_max(best == top ? ~(uint32_t)best_id : 0u);
         found = j + 1;
         const float s = score[id];
         if (j == 0) kept_first = s;
-        __syncwarp();
+        gpu_sync_warp();
         if (id == best_id) {
             chosen[j] = id;
             weight[j] = selected ? gpu_expf(s - kept_first) : prob[id];
@@ -131,7 +119,7 @@ __global__ void router_kernel(router_args a) {
             scan();
         }
     }
-    __syncwarp();
+    gpu_sync_warp();
     if (lane == 0) {
         for (int j = found; j < a.k; j++) {
             int e = 0;
@@ -145,7 +133,7 @@ __global__ void router_kernel(router_args a) {
             weight[j] = 0.0f;
         }
     }
-    __syncwarp();
+    gpu_sync_warp();
     float total = 0.0f;
     for (int j = 0; j < found; j++) total += weight[j]; /* every lane the same */
     for (int j = lane; j < a.k; j += 32) {
@@ -172,6 +160,6 @@ extern "C" status cuda_router_topk(vt_queue *q, const vt_call *call, error *err)
     const size_t bytes = WARPS * router_shared(a.n_experts, a.p.n_groups, a.k) * sizeof(float);
     if (bytes > (size_t)gpu_device(q)->shared_bytes) return cuda_refuse(err, "router_topk: too many experts for shared memory");
     if (bytes > 48 << 10)
-        TRY(cuda_result(cudaFuncSetAttribute(router_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "shared memory", err));
+        TRY(cuda_result(gpu_allow_shared(router_kernel, bytes), "shared memory", err));
     return gpu_launch_grid(q, router_kernel, dim3((unsigned)gpu_ceil(a.n_rows, WARPS)), WARPS * 32, bytes, err, a);
 }

@@ -235,7 +235,7 @@ __global__ void quantize_kernel(gpu_view out, gpu_view x, int64_t n_blocks, int6
         if (!gpu_finite(v)) finite = false;
         if (v > max) max = v;
     }
-    finite = __all_sync(0xFFFFFFFFu, finite);
+    finite = gpu_all(finite);
     max = gpu_warp_max(max);
     float d = finite ? max / 127.0f : __uint_as_float(0x7FC00000u);
     int sum = 0;
@@ -247,10 +247,10 @@ __global__ void quantize_kernel(gpu_view out, gpu_view x, int64_t n_blocks, int6
         sum += v;
     }
     if (wide) {
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+        sum += gpu_shfl_xor(sum, 1);
         if (lane % 2 == 0) ((int16_t *)(to + 4))[lane / 2] = (int16_t)sum;
     } else {
-        for (int s = 16; s > 0; s >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, s);
+        for (int s = 16; s > 0; s >>= 1) sum += gpu_shfl_xor(sum, s);
         if (lane == 0) *(int32_t *)(to + 4) = sum;
     }
     if (lane == 0) *(float *)to = d;
