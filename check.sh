@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need, builds and runs them: ./check.sh [--fast | --full] [-j N]
 #   --fast   release build and its tests (minutes); where there is a CUDA device also tests/card.sh
-#   default  and sanitizers, clang, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
+#   default  and sanitizers, clang, the kernels as HIP, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
 #   --full   and every mutation, the soaks, and this script in a fresh Debian (tests/chroot.sh)
 # A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all
 # test runs and mutations; exit status 0 only with none failed and some passed. Logs and results are in build/check.
@@ -121,6 +121,19 @@ card() { # the backend of a GPU that this machine has
     return $rc
 }
 
+hip() { # the kernels without matrix instructions, for one AMD target or all
+    local rc=0 line all=()
+    [ "$mode" != full ] || all=(--all)
+    tools/install_deps.sh hip >$out/hip.log 2>&1 || echo "note: what compiles HIP could not be installed: $(tail -n 1 $out/hip.log)"
+    tests/hip_compile.sh -j "$jobs" "${all[@]}" >$out/hip.log 2>&1 || rc=$?
+    grep -v '^ok .*\.cu ' $out/hip.log
+    line=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' $out/hip.log | tail -n 1)
+    [ -n "$line" ] || return 1
+    # shellcheck disable=SC2086
+    add $line
+    [ $rc = 77 ] || return $rc
+}
+
 in_chroot() { # NAME COMMAND...: one test
     local name=$1 rc=0
     shift
@@ -169,6 +182,7 @@ if [ "$mode" = default ] || [ "$mode" = full ]; then
     if phase "clang: build" build clang; then
         phase "clang: tests" run_tests clang build/clang -L '^(unit|kernels|fuzz)$' -LE "$not_now"
     fi
+    phase "hip: compile" hip
     phase "real vocabularies: get" get get_vocabularies HEADRACE_TEST_VOCABULARIES
     if phase "real model: get" get get_model HEADRACE_TEST_SMOLLM2; then
         phase "real model: tests" run_tests real build -L '^real$'

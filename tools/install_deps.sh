@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a part of the work needs, and only those that are missing: tools/install_deps.sh GROUP...
 # Groups: build (the library and the binary), tests (building and running the tests), clang (the clang build and the fuzz targets),
-# model (getting the small real model), chroot (the run in a fresh Debian). Package names are the same on Debian 12 and Ubuntu 24.04.
+# model (getting the small real model), hip (compiling the kernels for AMD devices; 44 MB, Debian 12 alone), chroot (the run in a fresh Debian).
+# Package names are the same on Debian 12 and Ubuntu 24.04 but for hip.
 # Prints nothing and calls nothing but dpkg-query when all is there.
 set -euo pipefail
 
@@ -12,9 +13,10 @@ packages_of() {
         tests) echo libcmocka-dev g++ python3 patch ;;
         clang) echo clang libclang-rt-dev ;;
         model) echo python3 python3-pip ca-certificates ;;
+        hip) echo clang-15 lld rocm-device-libs libamdhip64-dev ;;
         chroot) echo debootstrap git ca-certificates ;;
         *)
-            echo "install_deps: no such group: $1 (build, tests, clang, model, chroot)" >&2
+            echo "install_deps: no such group: $1 (build, tests, clang, model, hip, chroot)" >&2
             return 2
             ;;
     esac
