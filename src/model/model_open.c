@@ -34,7 +34,7 @@ static bool counts_experts(const meta *mt, const char *prefix) {
     return len > 0 && len < (int)sizeof key && meta_as_i64(meta_find(mt, key), &n) && n > 0;
 }
 
-/* The name by which a checkpoint says what it is; Hugging Face files say it twice, the class first. */
+/* The name by which a checkpoint says what it is; Hugging Face files say it twice, and the class decides: others of the same type compute something else. */
 static status find_arch(const meta *mt, const arch **out, const char **prefix, error *err) {
     const char *name = NULL;
     size_t n = 0;
@@ -47,15 +47,10 @@ static status find_arch(const meta *mt, const arch **out, const char **prefix, e
         *out = arch_by_name(container, name, n, counts_experts(mt, name));
         *prefix = name;
     } else {
-        *out = NULL;
-        if (meta_array_string(meta_find(mt, "architectures"), 0, &name, &n)) *out = arch_by_name(container, name, n, false);
-        const char *type;
-        size_t n_type;
-        if (*out == NULL && meta_as_string(meta_find(mt, "model_type"), &type, &n_type)) {
-            *out = arch_by_name(container, type, n_type, false);
-            if (name == NULL) name = type, n = n_type;
+        if (!meta_array_string(meta_find(mt, "architectures"), 0, &name, &n) && !meta_as_string(meta_find(mt, "model_type"), &name, &n)) {
+            return error_set(err, STATUS_FORMAT, "model: config.json has neither architectures nor model_type");
         }
-        if (name == NULL) return error_set(err, STATUS_FORMAT, "model: config.json has neither architectures nor model_type");
+        *out = arch_by_name(container, name, n, false);
     }
     if (*out != NULL) return STATUS_OK;
     char known[512];
@@ -334,7 +329,7 @@ status model_open(mem *m, source *src, model **out, error *err) {
         if (rc == STATUS_OK && report.len == 0) rc = model_moe_open(mo, err);
     }
     if (report.len > 0) {
-        rc = error_set(err, rc == STATUS_OK ? STATUS_FORMAT : rc, "model: %s cannot be loaded as %s:\n%s", source_path(src), mo->arch->name, textbuf_text(&report));
+        rc = error_set(err, rc == STATUS_OK ? STATUS_FORMAT : rc, "model: %s cannot be loaded as %s:\n%.*s", source_path(src), mo->arch->name, (int)report.len - (report.data[report.len - 1] == '\n'), report.data);
     }
     if (rc != STATUS_OK) goto fail;
     textbuf_deinit(&report);

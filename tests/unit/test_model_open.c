@@ -201,6 +201,7 @@ static void test_refused_by_name(void **state) {
         const char *config, *text;
     } cases[] = {
         {"{\"architectures\": [\"BertModel\"], " LLAMA_CONFIG "}", "architecture \"BertModel\" is not implemented (known: "},
+        {"{\"architectures\": [\"LlamaBiModel\"], \"model_type\": \"llama\", " LLAMA_CONFIG "}", "architecture \"LlamaBiModel\" is not implemented (known: "}, /* the same weights, and sees what comes after */
         {LLAMA LLAMA_CONFIG ", \"hidden_act\": \"relu\"}", "activation \"relu\" is not implemented for llama (known: silu|swish)"},
         {LLAMA LLAMA_CONFIG ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2}}", "rope type \"longrope\" is not implemented"},
         {"{\"architectures\": [\"Qwen3ForCausalLM\"], " LLAMA_CONFIG ", \"use_sliding_window\": true, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
