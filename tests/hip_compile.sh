@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
         -j) jobs=$2; shift ;;
         --target) targets+=("$2"); shift ;;
         --all) targets+=(gfx1030 gfx90a) ;;
-        -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '3,8s/^# \{0,1\}//p' "$root/tests/hip_compile.sh"; exit 0 ;;
         *) echo "hip_compile: unknown option $1 (-j N, --all, --target T)" >&2; exit 2 ;;
     esac
     shift
@@ -45,10 +45,10 @@ trap 'rm -rf "$out"' EXIT
 common=(-std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Werror -Wno-pass-failed -D_GNU_SOURCE -I.)
 hip=(-x hip --rocm-path=/usr "--rocm-device-lib-path=$libraries" -D__HIP_PLATFORM_AMD__ -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti "${common[@]}")
 
-step() { # NAME COMMAND...: one line, and what went wrong
+step() { # NAME COMMAND...: one line with the last of what it said, or all of what went wrong
     local name=$1 log
     shift
-    if log=$("$@" 2>&1); then echo "ok $name"; else printf 'FAILED %s\n%s\n' "$name" "$log"; fi
+    if log=$("$@" 2>&1); then echo "ok $name${log:+: ${log##*$'\n'}}"; else printf 'FAILED %s\n%s\n' "$name" "$log"; fi
 }
 
 # shellcheck disable=SC2329  # called below through xargs
@@ -85,12 +85,20 @@ link() { # all of it, against the runtime library; the code of the devices is no
 rows_of() {
     "${CC:-cc}" -std=c17 -Wall -Wextra -Werror -DHIP_ROWS_COUNT -I. "$root/tests/hip/hip_rows.c" -o "$out/hip_count" && "$out/hip_count"
 }
+headers() { # what a backend's C++ may see
+    for file in vt/*.h; do
+        case $file in *_begin.h | *_end.h) ;; *) echo "#include \"$file\"" ;; esac
+    done >"$out/headers.cpp"
+    "$clang" "${hip[@]}" "--offload-arch=${targets[0]}" "$1" -fsyntax-only "$out/headers.cpp"
+}
 table() { "${CC:-cc}" -std=c17 -fPIC -D__HIP_PLATFORM_AMD__ -Wall -Wextra -Werror -I. -c "$root/tests/hip/hip_rows.c" -o "$out/hip_table.o"; }
 {
     step "table of rows" table
     kernels=("${kernels[@]/%/.o}")
     step "link with the rows' functions and libamdhip64" link
-    step "every signature has a row: $(rows_of 2>&1)" rows_of
+    step "every signature has a row" rows_of
+    step "headers of vt for the host" headers --cuda-host-only
+    step "headers of vt for ${targets[0]}" headers --cuda-device-only
 } >>"$out/log"
 cat "$out/log"
 passed=$(grep -c '^ok ' "$out/log") failed=$(grep -c '^FAILED ' "$out/log")
