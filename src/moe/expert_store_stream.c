@@ -17,6 +17,8 @@
 #include "moe/expert_reader_choice.h"
 #include "moe/expert_wave.h"
 
+enum { LARGE_PAGE_BYTES = 2 << 20, LARGE_SLOTS_BYTES = 3 * LARGE_PAGE_BYTES };
+
 typedef struct fill {
     int32_t layer, expert, slot;
     bool ahead;  /* asked for by a hint */
@@ -398,12 +400,13 @@ int64_t expert_stream_all_slots(const expert_bank *bank) {
 /* Those of a wave and those of a hint. */
 static int32_t count_fills(const expert_bank *bank, int64_t n_slots) { return n_slots < 2 * (int64_t)bank->max_experts ? (int32_t)n_slots : 2 * bank->max_experts; }
 
-/* To begin padded slots at a page. */
-static size_t spare_bytes(const expert_bank *bank) { return bank->padded ? EXPERT_PAGE_BYTES : 0; }
+/* Padded slots begin at a page, and where they are large enough at one of 2 MiB: what is read into the small ones in front of it comes at a fraction of a fast disk's rate. */
+static size_t page_bytes(size_t slots_bytes) { return slots_bytes >= LARGE_SLOTS_BYTES ? LARGE_PAGE_BYTES : EXPERT_PAGE_BYTES; }
+static size_t spare_bytes(const expert_bank *bank, size_t slots_bytes) { return bank->padded ? page_bytes(slots_bytes) : 0; }
 
 size_t expert_store_stream_slot_bytes(const expert_bank *bank, int64_t n_slots) {
     size_t bytes;
-    if (n_slots < 1 || n_slots > INT32_MAX / 2 || !checked_mul_size((size_t)n_slots, bank->stream_slot_bytes, &bytes) || !checked_add_size(bytes, MEM_HEADER_BYTES + MEM_ALIGN + spare_bytes(bank), &bytes)) {
+    if (n_slots < 1 || n_slots > INT32_MAX / 2 || !checked_mul_size((size_t)n_slots, bank->stream_slot_bytes, &bytes) || !checked_add_size(bytes, MEM_HEADER_BYTES + MEM_ALIGN + spare_bytes(bank, bytes), &bytes)) {
         return SIZE_MAX;
     }
     return bytes;
@@ -424,7 +427,7 @@ static status allocate(stream_store *s, error *err) {
     const expert_bank *bank = s->base.bank;
     const size_t slots = (size_t)s->n_slots, n_fills = (size_t)s->n_fills;
     void *p;
-    const size_t bytes = slots * s->slot_bytes + spare_bytes(bank);
+    const size_t page = page_bytes(slots * s->slot_bytes), bytes = slots * s->slot_bytes + spare_bytes(bank, slots * s->slot_bytes);
     if (s->opt.copied_to != NULL) {
         TRY(vt_buffer_alloc_host(s->opt.copied_to, MEM_EXPERTS, bytes, "expert slots", &s->pinned, err));
         p = s->pinned.data;
@@ -433,7 +436,7 @@ static status allocate(stream_store *s, error *err) {
         os_prefer_large_pages(p, bytes);
         s->block = p;
     }
-    s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + EXPERT_PAGE_BYTES - 1) / EXPERT_PAGE_BYTES * EXPERT_PAGE_BYTES) : p;
+    s->memory = bank->padded ? (uint8_t *)(((uintptr_t)p + page - 1) / page * page) : p;
     s->generation = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->generation);
     s->fill_of = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->fill_of);
     s->ahead_of = mem_calloc(s->m, MEM_MODEL, slots, sizeof *s->ahead_of);

@@ -809,6 +809,26 @@ static void every_failing_allocation(void **state) {
     close_case(&k);
 }
 
+/* Many slots begin at a page of 2 MiB, as reads into small pages are slow, and take no more than was planned; few at a page. */
+static void slots_begin_at_a_page(void **state) {
+    (void)state;
+    reader_case k;
+    open_case(&k);
+    static const struct { int n_slots; size_t page; } cases[] = {{8, 4096}, {24, 2 << 20}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        mem_usage experts;
+        size_t bytes;
+        expert_store *s = make(&k, cases[i].n_slots, EXPERT_READ_PREAD);
+        const uint8_t *memory = expert_store_stream_memory(s, &bytes);
+        assert_int_equal((uintptr_t)memory % cases[i].page, 0);
+        assert_int_equal(bytes, (size_t)cases[i].n_slots * k.bank.stream_slot_bytes);
+        mem_get_usage(k.m, MEM_EXPERTS, &experts);
+        assert_in_range(experts.used_bytes, bytes + cases[i].page, expert_store_stream_slot_bytes(&k.bank, cases[i].n_slots));
+        assert_int_equal(s->close(s), STATUS_OK);
+    }
+    close_case(&k);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_bytes_by_each_way),
@@ -827,6 +847,7 @@ int main(void) {
         cmocka_unit_test(packing_goes_on),
         cmocka_unit_test(the_checkpoint_is_not_written_over),
         cmocka_unit_test(every_failing_allocation),
+        cmocka_unit_test(slots_begin_at_a_page),
     };
     return cmocka_run_group_tests(tests, find_ways, NULL);
 }
