@@ -22,7 +22,14 @@ static void *host_alloc(void *ctx, size_t bytes) {
     return p;
 }
 
-static void host_free(void *ctx, void *p) { mem_free(((vt_device *)ctx)->m, p); }
+static void host_free(void *ctx, void *p) {
+    vt_device *d = ctx;
+    pthread_mutex_lock(&d->lock);
+    d->host_bytes = 0; /* a buffer that is tried in another way: what was taken for it before is gone */
+    pthread_mutex_unlock(&d->lock);
+    mem_free(d->m, p);
+}
+
 static void host_log(void *ctx, int level, const char *line) { ((vt_device *)ctx)->rt->host.log(((vt_device *)ctx)->rt, level, line); }
 static const char *host_option(void *ctx, const char *key) { return ((vt_device *)ctx)->rt->host.option(((vt_device *)ctx)->rt, key); }
 

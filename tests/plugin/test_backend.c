@@ -284,7 +284,9 @@ static status test_memory_info(void *dev, uint64_t *free_bytes, uint64_t *total_
 static status test_alloc(void *dev, size_t bytes, void **out) {
     const test_device *d = dev;
     if (bytes > SIZE_MAX - 2 * DEVICE_ALIGN) return STATUS_NO_MEMORY;
-    if (d->index == 1) { /* memory of its own */
+    if (d->index == 1) { /* memory of its own; the host's is tried first, and given back */
+        void *tried = d->host->host_alloc(d->host->ctx, bytes);
+        if (tried) d->host->host_free(d->host->ctx, tried);
         *out = aligned_alloc(DEVICE_ALIGN, (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN);
         return *out ? STATUS_OK : STATUS_NO_MEMORY;
     }

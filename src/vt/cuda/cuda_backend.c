@@ -4,6 +4,7 @@
  * each call that touches one sets it first. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "vt/backend_manifest.h"
 #include "vt/cuda/attention_limits.cuh"
@@ -185,11 +186,31 @@ static void cuda_free_(void *dev, void *p) {
     if (p && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaFree(p), "free");
 }
 
+/*
+ * Large blocks are the host's own memory, asked for in pages of 2 MiB and then pinned: a read from a drive into what the driver hands out, scattered pages of 4 KiB, is cut into as many pieces.
+ * Their pages are shared with nothing else, as the host's allocator maps such blocks by themselves.
+ */
+static void *pin_large(const cuda_device *d, size_t bytes) {
+    static const uintptr_t LARGE = 2 << 20, LEAST = 33 << 20;
+    void *p = bytes >= LEAST ? d->host->host_alloc(d->host->ctx, bytes) : NULL;
+    if (!p) return NULL;
+    const uintptr_t begin = ((uintptr_t)p + LARGE - 1) / LARGE * LARGE, end = ((uintptr_t)p + bytes) / LARGE * LARGE;
+    (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* where there are none: small pages, then */
+    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    d->host->host_free(d->host->ctx, p);
+    return NULL;
+}
+
 /* Refused is an answer here: the caller falls back to ordinary memory and a staged copy. */
 static status cuda_host_alloc(void *dev, size_t bytes, void **out) {
     const cuda_device *d = dev;
     cudaError_t rc = cudaSetDevice(d->index);
-    if (rc == cudaSuccess) rc = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
+    if (rc == cudaSuccess) {
+        *out = pin_large(d, bytes);
+        if (*out) return STATUS_OK;
+        rc = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
+    }
     if (rc == cudaSuccess) return STATUS_OK;
     (void)cudaGetLastError();
     return STATUS_NO_MEMORY;
@@ -197,7 +218,13 @@ static status cuda_host_alloc(void *dev, size_t bytes, void **out) {
 
 static void cuda_host_free(void *dev, void *p) {
     const cuda_device *d = dev;
-    if (p && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaFreeHost(p), "host_free");
+    if (!p || cudaSetDevice(d->index) != cudaSuccess) return;
+    if (cudaHostUnregister(p) == cudaSuccess) {
+        d->host->host_free(d->host->ctx, p);
+        return;
+    }
+    (void)cudaGetLastError(); /* the driver's own */
+    (void)logged(d, cudaFreeHost(p), "host_free");
 }
 
 /* ---- queues ---- */
