@@ -13,7 +13,7 @@
  * Pages grow as rows are computed. When a group has none left, cached ones are evicted; then the running sequence of the worst rank is preempted: it gives up its pages and waits again,
  * keeping its tokens, and is computed anew later (from what the prefix cache still knows). Rows of a sequence end where a snapshot of its state is due (kv_next_snapshot). Admission wants pages for the whole prompt and one more for every fourth running sequence.
  *
- * No starvation. Let W = 2 * (ceil(max_seqs / max(1, max_rows - 1)) + 1). (1) A running decode gets a row, or is preempted, within W steps; so does the running prompt of the best rank.
+ * No starvation. Let W = 2 * (ceil(max_seqs / max(1, max_rows - 1)) + 1), and twice that with max_rows = 1. (1) A running decode gets a row, or is preempted, within W steps; so does the running prompt of the best rank.
  * (2) The running sequence of the best rank is never preempted, so it ends within W * (rows that it still needs) steps once no prompt of better rank runs. (3) The first of the waiting is
  * admitted at the latest when all that run have ended, and nobody passes it but those of better rank. So every sequence ends within W * L steps, preemptions included, with L the rows of
  * itself and of all that are before it in rank or run when it arrives, and for each that passes it later its rows and those of one longest sequence (which the best of the running may lose).

@@ -277,6 +277,9 @@ typedef struct sim_seq {
     bool live;
     uint64_t salt;
     int64_t arrived, bound; /* steps */
+    int64_t idle;           /* steps in a row in which it was owed a row and had none */
+    int32_t idle_since;     /* n_preempted then */
+    bool decoded;           /* before the step */
     int32_t tokens[MAX_CTX], pages[STEP_MAX_GROUPS][MAX_CTX];
 } sim_seq;
 
@@ -297,7 +300,7 @@ static int64_t rows_of(const sim_seq *x) { return x->q.n_prompt + x->q.max_new; 
 
 static int64_t steps_per_row(const sim *t) {
     const int64_t per = t->s.limits.max_rows > 1 ? t->s.limits.max_rows - 1 : 1;
-    return 2 * ((t->s.limits.max_seqs + per - 1) / per + 1);
+    return (t->s.limits.max_rows > 1 ? 2 : 4) * ((t->s.limits.max_seqs + per - 1) / per + 1);
 }
 
 static void arrive(sim *t) {
@@ -350,17 +353,46 @@ static uint64_t cost_of(const void *ctx, int32_t n_rows) {
     return 1000 - 900 / (uint64_t)n_rows;
 }
 
+static bool decodes(const sequence *q) { return q->n_computed >= q->n_prompt && sequence_pending(q) == 1; }
+
+/* Before a step: whether it has to keep a row back from those that decode now. */
+static bool keeps_a_row(const sim *t) {
+    bool prompts = t->s.waiting.first != NULL && t->s.n_free_slots > 0;
+    for (int i = 0; i < MAX_LIVE; i++) seqs[i].decoded = false;
+    for (sequence *q = t->s.running.first; q != NULL; q = q->next) {
+        ((sim_seq *)(void *)q)->decoded = decodes(q);
+        prompts |= !decodes(q);
+    }
+    return prompts && t->s.limits.max_rows > 1;
+}
+
+/* Of those that run: every decode, and the prompt of the best rank, has a row in any steps_per_row steps. */
+static void nobody_is_left_out(const sim *t) {
+    bool prompt_seen = false;
+    for (sequence *q = t->s.running.first; q != NULL; q = q->next) {
+        sim_seq *x = (sim_seq *)(void *)q;
+        const bool decode = decodes(q), owed = decode || !prompt_seen;
+        prompt_seen |= !decode;
+        if (q->step_rows > 0 || !owed || q->n_preempted != x->idle_since) x->idle = 0;
+        x->idle_since = q->n_preempted;
+        if (q->step_rows > 0 || !owed) continue;
+        if (++x->idle >= steps_per_row(t)) fail_msg("a %s had no row in %lld steps", decode ? "decode" : "prompt of the best rank", (long long)x->idle);
+    }
+}
+
 static void one_step(sim *t) {
     const uint64_t hits = t->s.n_hit_tokens;
     const sequence *best = t->s.running.first;
     const int32_t times = best != NULL ? best->n_preempted : 0;
     const uint64_t bytes = t->s.sum_bytes;
+    const bool keeps = keeps_a_row(t);
     const int32_t rows = sched_step(&t->s);
     assert_int_equal(t->s.step_bytes, rows > 0 ? cost_of(NULL, rows) : 0);
     assert_int_equal(t->s.sum_bytes - bytes, t->s.step_bytes);
     assert_int_equal(sched_step_bytes(&t->s, rows), t->s.step_bytes);
     if (best != NULL) assert_int_equal(best->n_preempted, times); /* never the best of those that run */
-    int32_t sum = 0;
+    nobody_is_left_out(t);
+    int32_t sum = 0, of_decodes = 0;
     t->steps++;
     t->hits += (long)(t->s.n_hit_tokens - hits);
     assert_true(rows <= t->s.limits.max_rows);
@@ -369,11 +401,13 @@ static void one_step(sim *t) {
         sim_seq *x = (sim_seq *)(void *)q;
         sum += q->step_rows;
         if (q->step_rows == 0) continue;
+        of_decodes += x->decoded;
         assert_true(q->step_rows <= sequence_pending(q));
         if (q->chunk > 0) assert_true(q->step_rows <= q->chunk);
         compute(&t->kv, &q->kv, x->salt, q->tokens, q->n_computed, q->step_rows, &t->state[q->slot]);
     }
     assert_int_equal(sum, rows);
+    assert_true(of_decodes < t->s.limits.max_rows || !keeps);
     for (sequence *q = t->s.running.first, *next; q != NULL; q = next) {
         sim_seq *x = (sim_seq *)(void *)q;
         next = q->next;
