@@ -231,6 +231,14 @@ static void what_may_be_drawn(void **state) {
     go(e, &r);
     assert_int_equal(log_a.n_hook, 8);
     for (int i = 0; i < 8; i++) assert_int_equal(log_a.by_index[0].tokens[i], 100 + i);
+    const headrace_bias against = {.id = 100, .bias = -1000}; /* the hook comes first, and what follows has the last word */
+    r = ask(&log_a, ids, 5, 1);
+    r.logits_hook = double_the_best;
+    r.logit_bias = &against;
+    r.n_logit_bias = 1;
+    go(e, &r);
+    assert_int_equal(log_a.n_hook, 1);
+    assert_int_not_equal(log_a.by_index[0].tokens[0], 100);
     r = ask(&log_a, ids, 5, 8);
     r.logits_hook = nan_everywhere;
     go(e, &r);
@@ -266,6 +274,45 @@ static void what_may_be_drawn(void **state) {
         go(e, &r);
         assert_null(strstr(log_a.by_index[0].text, piece));
     }
+    engine_case_free(e);
+}
+
+/* The one id of " WORD", where WORD alone is other ids: a bad word WORD forbids it too. */
+static void bad_words_behind_a_space(void **state) {
+    (void)state;
+    headrace_engine *e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", NULL);
+    headrace_vocab v = {.m = e->m, .tok = e->tok};
+    int32_t ids[5];
+    int n = 0;
+    engine_case_ids(ids, 5, 8);
+    for (int c = 'A'; c <= 'z'; c++) {
+        for (int d = 'a' - 1; d <= 'z'; d++) {
+            const char spaced[] = {' ', (char)c, d >= 'a' ? (char)d : '\0', '\0'}, *const word = spaced + 1;
+            int32_t *with = NULL, *without = NULL;
+            size_t n_with = 0, n_without = 0;
+            headrace_error err = {0};
+            assert_int_equal(headrace_encode(&v, spaced, strlen(spaced), -1, true, &with, &n_with, &err), HEADRACE_OK);
+            assert_int_equal(headrace_encode(&v, word, strlen(word), -1, true, &without, &n_without, &err), HEADRACE_OK);
+            if (n_with == 1 && (n_without != 1 || without[0] != with[0]) && n < 4) {
+                const headrace_bias likely = {.id = with[0], .bias = 500};
+                const char *const words[] = {word};
+                headrace_request r = ask(&log_a, ids, 5, 3);
+                r.logit_bias = &likely;
+                r.n_logit_bias = 1;
+                go(e, &r);
+                assert_int_equal(log_a.by_index[0].tokens[0], with[0]);
+                log_a = (answer_log){0};
+                r.bad_words = words;
+                r.n_bad_words = 1;
+                go(e, &r);
+                for (int i = 0; i < 3; i++) assert_int_not_equal(log_a.by_index[0].tokens[i], with[0]);
+                n++;
+            }
+            headrace_ids_free(with);
+            headrace_ids_free(without);
+        }
+    }
+    assert_true(n > 0);
     engine_case_free(e);
 }
 
@@ -406,6 +453,7 @@ int main(void) {
         cmocka_unit_test(logprobs_of_prompt_and_answer), cmocka_unit_test(several_answers),     cmocka_unit_test(stops),
         cmocka_unit_test(what_may_be_drawn),             cmocka_unit_test(lists_are_checked),   cmocka_unit_test(the_prefix_cache),
         cmocka_unit_test(priority_goes_first),           cmocka_unit_test(older_callers),
+        cmocka_unit_test(bad_words_behind_a_space),
     };
     return cmocka_run_group_tests(tests, engine_case_setup, NULL);
 }
