@@ -256,6 +256,33 @@ class Reports(CliTest):
         for line in ("cache                3 layers, full, 2 heads of 16\n", "total ", "mapped "):
             self.assertIn(line, text)
 
+    def test_an_answer_keeps_the_space_it_begins_with(self):
+        """Tokenizers of the first Llama and Mistral strip a space from the beginning of a text; an answer goes on after its prompt."""
+        fixture = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "mistral")
+        model = self.path("strips")
+        shutil.copytree(fixture, model)
+        with open(os.path.join(model, "tokenizer.json"), encoding="utf-8") as f:
+            tokenizer = json.load(f)
+        tokenizer["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        with open(os.path.join(model, "tokenizer.json"), "w", encoding="utf-8") as f:
+            json.dump(tokenizer, f)
+        prompts = [a for i in range(3, 403, 4) for a in ("--token-ids", "%d,%d,%d" % (i, i + 1, i + 2))]
+        run = (*prompts, "-n", "4", "--json")
+        plain = [r["text"] for r in self.run_cli("complete", "-m", fixture, *run).json]
+        self.assertTrue(any(text.startswith(" ") for text in plain))
+        self.assertEqual([r["text"] for r in self.run_cli("complete", "-m", model, *run).json], plain)
+        self.assertEqual(self.run_cli("tokenize", "-m", model, "-p", " a").out, self.run_cli("tokenize", "-m", fixture, "-p", " a").out)
+
+    def test_pages_are_a_quarter_at_most(self):
+        def pages(*args, code=0):
+            return json.loads(self.run_cli("plan", "-m", MODEL, "--max-seqs", "64", "--json", *args, code=code).out)["memory_bytes"]["kv"]
+
+        whole = pages()
+        self.assertEqual(pages("--machine", "mem_total=1G"), whole)
+        quarter = pages("--machine", "mem_total=20M", code=3)  # the rest does not fit beside them; the plan is there all the same
+        self.assertLess(quarter, whole // 2)
+        self.assertTrue(0 <= quarter - (5 << 20) < 64 << 10, quarter)  # and what alignment takes
+
     def test_kernels(self):
         rows = json.loads(self.run_cli("inspect", "--kernels", "--json").out)["kernels"]
         self.assertGreater(len(rows), 10)
