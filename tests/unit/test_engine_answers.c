@@ -43,6 +43,11 @@ static void on_event(const headrace_event *ev) {
             l->best_id[ev->index][a->n_tokens] = ev->top_ids[0];
         }
     }
+    if (ev->kind == HEADRACE_EVENT_DONE && ev->timings.first_token_ns > 0) {
+        const headrace_timings *t = &ev->timings;
+        assert_true(t->queued_ns + t->prefill_ns == t->first_token_ns);
+        assert_true(t->first_token_ns + t->decode_ns == t->total_ns);
+    }
     headrace_event copy = *ev;
     copy.user = a;
     engine_case_record(&copy);
@@ -377,7 +382,9 @@ static void the_prefix_cache(void **state) {
         {"a", false, false, 60, 0},   {"a", false, false, 60, 48},  {"b", false, false, 60, 0},   {NULL, true, false, 60, 0},
         {NULL, false, true, 60, 0},   {"", false, false, 60, 48},
     };
+    uint64_t n_prompt_tokens = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        n_prompt_tokens += (uint64_t)cases[i].n_ids;
         headrace_request r = ask(&log_b, ids, cases[i].n_ids, 3);
         r.cache_salt = cases[i].salt;
         r.no_prefix_cache = cases[i].off;
@@ -391,6 +398,9 @@ static void the_prefix_cache(void **state) {
     assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
     assert_true(st.kv_pages_cached > 0);
     assert_int_equal(st.n_prefix_hit_tokens, 48 * 4 + 32);
+    assert_int_equal(st.n_prompt_tokens, n_prompt_tokens);
+    assert_int_equal(st.n_generated_tokens, 3 * sizeof cases / sizeof cases[0]);
+    assert_int_equal(st.n_finished, sizeof cases / sizeof cases[0]);
     engine_case_free(e);
     e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", "prefix-cache", "false", NULL);
     for (int i = 0; i < 2; i++) {
@@ -398,6 +408,33 @@ static void the_prefix_cache(void **state) {
         go(e, &r);
         assert_int_equal(log_b.by_index[0].usage.prefix_hit_tokens, 0);
     }
+    engine_case_free(e);
+}
+
+/* Two that do not fit together: the second is set back and finds its own pages again, which is no hit. */
+static void its_own_pages_are_no_hit(void **state) {
+    (void)state;
+    headrace_engine *e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", "ctx", "128", "max-seqs", "2", NULL);
+    const size_t page = e->plan.kv_bytes_per_token * (size_t)e->plan.page_tokens;
+    engine_case_free(e);
+    char room[32];
+    snprintf(room, sizeof room, "%zu", 10 * page);
+    e = engine_case_load(ENGINE_CASE_MODEL, "threads", "1", "ctx", "128", "max-seqs", "2", "kv-mem", room, NULL);
+    int32_t ids[2][40];
+    engine_case_ids(ids[0], 40, 5);
+    engine_case_ids(ids[1], 40, 6);
+    const headrace_request a = ask(&log_a, ids[0], 40, 80), b = ask(&log_b, ids[1], 40, 80);
+    (void)engine_case_submit(e, &a);
+    go(e, &b);
+    const headrace_usage *first = &log_a.by_index[0].usage, *second = &log_b.by_index[0].usage;
+    assert_int_equal(first->preemptions, 0);
+    assert_true(second->preemptions > 0);
+    assert_int_equal(first->prefix_hit_tokens, 0);
+    assert_int_equal(second->prefix_hit_tokens, 0);
+    headrace_stats st = {.size = sizeof st};
+    assert_int_equal(headrace_get_stats(e, &st), HEADRACE_OK);
+    assert_int_equal(st.n_prefix_hit_tokens, 0);
+    assert_int_equal(st.n_preemptions, (uint64_t)second->preemptions);
     engine_case_free(e);
 }
 
@@ -453,7 +490,7 @@ int main(void) {
         cmocka_unit_test(logprobs_of_prompt_and_answer), cmocka_unit_test(several_answers),     cmocka_unit_test(stops),
         cmocka_unit_test(what_may_be_drawn),             cmocka_unit_test(lists_are_checked),   cmocka_unit_test(the_prefix_cache),
         cmocka_unit_test(priority_goes_first),           cmocka_unit_test(older_callers),
-        cmocka_unit_test(bad_words_behind_a_space),
+        cmocka_unit_test(bad_words_behind_a_space),      cmocka_unit_test(its_own_pages_are_no_hit),
     };
     return cmocka_run_group_tests(tests, engine_case_setup, NULL);
 }
