@@ -90,6 +90,8 @@ NODISCARD status os_output_truncate(os_output *o, uint64_t n_bytes, error *err);
 uint64_t os_output_size(const os_output *o); /* now; 0 when unknown */
 NODISCARD status os_output_sync(os_output *o, error *err);
 void os_output_close(os_output *o);
+/** Closes it and takes the file away: what was written is of no use to anybody. */
+void os_output_discard(os_output *o);
 /** Make a directory; one that is there is fine. */
 NODISCARD status os_make_directory(const char *path, error *err);
 /** Whether a file may be put there: where nothing is, or a file. What is no file (directory, device, pipe), and no name at all, is STATUS_INVALID. */

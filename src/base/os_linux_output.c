@@ -131,6 +131,12 @@ void os_output_close(os_output *o) {
     mem_free(o->m, o);
 }
 
+void os_output_discard(os_output *o) {
+    if (o == NULL) return;
+    (void)unlink(o->path); /* while it is locked, so that it is ours */
+    os_output_close(o);
+}
+
 status os_make_directory(const char *path, error *err) {
     if (mkdir(path, 0777) == 0) return STATUS_OK;
     struct stat st;

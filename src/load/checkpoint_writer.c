@@ -23,6 +23,7 @@ struct checkpoint_writer {
     uint64_t data_bytes;     /* laid out so far, from the beginning of the data */
     uint64_t at, left;       /* in the file; of the current tensor */
     uint64_t current;        /* tensors that are whole */
+    bool in_place;           /* under its name */
 };
 
 static status set_paths(checkpoint_writer *w, const char *path, error *err) {
@@ -54,7 +55,10 @@ status checkpoint_writer_open(mem *m, checkpoint_container container, const char
 
 void checkpoint_writer_close(checkpoint_writer *w) {
     if (w == NULL) return;
-    os_output_close(w->file);
+    if (w->in_place)
+        os_output_close(w->file);
+    else
+        os_output_discard(w->file); /* nothing goes on with a part, and the disk may be full of it */
     textbuf_deinit(&w->values);
     textbuf_deinit(&w->tensors);
     mem_free(w->m, w->sizes);
@@ -241,6 +245,7 @@ status checkpoint_writer_sibling(checkpoint_writer *w, const char *name, const c
 status checkpoint_writer_finish(checkpoint_writer *w, uint64_t *total_bytes, error *err) {
     if (w->current != w->n_tensors) return error_set(err, STATUS_BUG, "load: %s: tensor %llu of %llu is not whole", w->path, (unsigned long long)w->current, (unsigned long long)w->n_tensors);
     TRY(put_in_place(w->partial, w->path, w->file, err));
+    w->in_place = true;
     *total_bytes = w->at;
     return STATUS_OK;
 }

@@ -4,7 +4,9 @@ import array
 import json
 import math
 import os
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -495,6 +497,16 @@ class MakeModel(CliTest):
         self.fails(2, "is a device, pipe or socket", "make-model", "--shape", "tiny", "-o", pipe)
         self.assertFalse(os.path.isfile(pipe))
         self.assertFalse(os.path.exists(pipe + ".partial"))
+
+        def nearly_full():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+
+        for name, args in (("full.gguf", ()), ("full", ("--dtype", "bf16"))):  # what was written of it is taken away
+            path = self.path(name)
+            self.fails(1, "File too large", "make-model", "--shape", "tiny", *args, "-o", path, preexec_fn=nearly_full)
+            left = [f for _, _, files in os.walk(os.path.dirname(path)) for f in files if f.endswith(".partial")]
+            self.assertEqual(left, [])
 
 
 if __name__ == "__main__":

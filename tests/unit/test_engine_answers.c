@@ -380,7 +380,8 @@ static void the_prefix_cache(void **state) {
     } cases[] = {
         {NULL, false, false, 60, 0},  {NULL, false, false, 60, 48}, {NULL, false, false, 49, 48}, {NULL, false, false, 48, 32} /* the last token is computed */,
         {"a", false, false, 60, 0},   {"a", false, false, 60, 48},  {"b", false, false, 60, 0},   {NULL, true, false, 60, 0},
-        {NULL, false, true, 60, 0},   {"", false, false, 60, 48},
+        {NULL, false, true, 60, 0},   {"", false, false, 60, 48},   {"a tenant whose name goes on, and on, and ends in 1", false, false, 60, 0},
+        {"a tenant whose name goes on, and on, and ends in 2", false, false, 60, 0},
     };
     uint64_t n_prompt_tokens = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
