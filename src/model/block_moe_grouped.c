@@ -177,8 +177,11 @@ static status launch_held(grouped_layer *g, int32_t *n_launched) {
 
 static bool is_there(const block_ctx *c, const expert_lease *lease) { return lease->ready.handle == NULL || vt_fence_done(c->m->device, lease->ready); }
 
-/* One wave: what is there when it is given goes together; what is under way follows, several at a time. Without fences an expert goes back before the next is asked for. */
-static status run_wave(grouped_layer *g) {
+/*
+ * One wave of n experts: what is there when it is given goes together; what is under way follows, several at a time, and the last by itself, so that little is left to do when it has come.
+ * Without fences an expert goes back before the next is asked for.
+ */
+static status run_wave(grouped_layer *g, int32_t n) {
     model_moe *moe = g->c->m->moe;
     const bool fenced = moe->used[0].handle != NULL;
     int32_t n_launched = 0;
@@ -187,6 +190,7 @@ static status run_wave(grouped_layer *g) {
         expert_lease lease;
         const status rc = moe->store->next_ready(moe->store, &lease, g->c->err);
         if (rc == STATUS_NOT_FOUND) break;
+        n--;
         if (rc == STATUS_IO && lease.expert >= 0) {
             TRY(moe_do_without(g->c, lease.expert, g->slab));
             continue;
@@ -207,7 +211,7 @@ static status run_wave(grouped_layer *g) {
         all_there &= there;
         moe->held[moe->n_held++] = lease;
         TRY(launched);
-        if (!all_there && moe->n_held - n_launched == ARRIVALS) TRY(launch_held(g, &n_launched));
+        if (!all_there && (moe->n_held - n_launched == ARRIVALS || n == 1)) TRY(launch_held(g, &n_launched));
         if (fenced) continue;
         TRY(launch_held(g, &n_launched));
         TRY(moe_release_held(g->c));
@@ -227,7 +231,7 @@ static status run_waves(grouped_layer *g, int32_t guessed_layer, int32_t n_disti
     for (int32_t w = 0; w < n_waves; w++) {
         TRY(store->begin(store, g->layer, moe->distinct + begin, moe->wave[w], g->c->err));
         if (w == n_waves - 1 && guessed_layer >= 0) moe_give_hint(moe, guessed_layer, g->c->n_rows);
-        const status rc = run_wave(g);
+        const status rc = run_wave(g, moe->wave[w]);
         if (rc != STATUS_OK) {
             (void)!moe_release_held(&(block_ctx){.m = g->c->m, .q = g->c->q}); /* the error is the first one */
             store->cancel(store);
@@ -276,8 +280,10 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     g.pair_row = vt_tensor_1d(g.pair_row.data, VT_I32, g.pair_row.device, n_pairs);
     if (resident != NULL) g.tables.data = (void *)(uintptr_t)resident; /* kernels only read it */
 
-    if (!m->planning && (resident == NULL || moe_is_watched(m))) TRY(choice_on_host(c, layer, choice));
-    TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
+    const bool read = !m->planning && (resident == NULL || moe_is_watched(m)), replayed = read && m->opt.override_routing != NULL;
+    if (!replayed) TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err)); /* nothing else is queued between the choice and the copies that it asks for */
+    if (read) TRY(choice_on_host(c, layer, choice));
+    if (replayed) TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
     if (m->planning || resident != NULL) {
         TRY(moe_beside(c, layer, p));
         TRY(launch(&g, 0, n_pairs));

@@ -45,6 +45,7 @@ typedef struct device_store {
     int32_t n_slots, n_fences;
     size_t slot_bytes;
     uint64_t *generation;
+    size_t *part_off;      /* [n_slots][EXPERT_MAX_PARTS]: where its parts lie in a slot */
     vt_fence *ready;       /* [n_slots]: the last copy into the slot */
     retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
     int32_t first_leaving, n_leaving;
@@ -89,8 +90,13 @@ static void let_go(device_store *s) {
     s->n_leaving--;
 }
 
+/* Those of a wave share a fence, which is asked once. */
 static void let_go_of_the_done(device_store *s) {
-    while (s->n_leaving > 0 && vt_fence_done(s->device, s->leaving[s->first_leaving].last_use)) let_go(s);
+    for (const void *done = NULL; s->n_leaving > 0; let_go(s)) {
+        const vt_fence f = s->leaving[s->first_leaving].last_use;
+        if (f.handle != done && !vt_fence_done(s->device, f)) return;
+        done = f.handle;
+    }
 }
 
 static void await_oldest(device_store *s) {
@@ -125,11 +131,9 @@ static void give_back_below(device_store *s, sending *c) {
     s->n_read--;
 }
 
-/* The oldest copy is over: its lower lease goes back; what did not arrive, or may not have, is not there. */
-static void end_oldest_copy(device_store *s, bool doubtful) {
+/* The oldest copy is over, and has been waited for: its lower lease goes back; what did not arrive, or may not have, is not there. */
+static void drop_oldest_copy(device_store *s, bool doubtful) {
     const sending *c = &s->sent[s->first_sent];
-    const status rc = vt_fence_wait_host(s->device, s->ready[c->slot]);
-    if (rc != STATUS_OK) s->late = rc;
     if (s->late != STATUS_OK || doubtful) { /* whose failure a device tells is not said */
         s->counters.failed++;
         if (s->generation[c->slot] == c->generation) expert_policy_forget(s->policy, c->slot);
@@ -140,7 +144,23 @@ static void end_oldest_copy(device_store *s, bool doubtful) {
     s->n_sent--;
 }
 
+static void await_copy(device_store *s, int32_t place) {
+    const status rc = vt_fence_wait_host(s->device, s->ready[s->sent[place].slot]);
+    if (rc != STATUS_OK) s->late = rc;
+}
+
+static void end_oldest_copy(device_store *s, bool doubtful) {
+    await_copy(s, s->first_sent);
+    drop_oldest_copy(s, doubtful);
+}
+
+/* Where the newest is over all are: between layers, when the link has nothing to do until this is through, that is one question instead of one for each. */
 static void end_done_copies(device_store *s) {
+    const int32_t newest = (s->first_sent + s->n_sent - 1) % sent_places(s->base.bank);
+    if (s->n_sent > 1 && vt_fence_done(s->device, s->ready[s->sent[newest].slot])) {
+        await_copy(s, newest);
+        while (s->n_sent > 0) drop_oldest_copy(s, false);
+    }
     while (s->n_sent > 0 && vt_fence_done(s->device, s->ready[s->sent[s->first_sent].slot])) end_oldest_copy(s, false);
 }
 
@@ -227,7 +247,7 @@ static uint8_t *address(const device_store *s, int32_t slot) { return (uint8_t *
 static void give(device_store *s, int32_t expert, int32_t slot, expert_lease *lease) {
     const expert_layer *el = &s->base.bank->layers[s->wave.layer];
     *lease = (expert_lease){.layer = s->wave.layer, .expert = expert, .slot = slot, .generation = s->generation[slot], .ready = s->ready[slot]};
-    for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = address(s, slot) + el->parts[p].slot_off;
+    for (int32_t p = 0; p < el->n_parts; p++) lease->part[p] = address(s, slot) + s->part_off[(size_t)slot * EXPERT_MAX_PARTS + (size_t)p];
     s->n_leases++;
 }
 
@@ -259,9 +279,36 @@ static void empty_slot(device_store *s, int32_t expert) {
     expert_policy_protect(s->policy, slot, false);
 }
 
+/* Where parts lie below, in one stretch that holds little else, they lie in a slot as well: a link is faster at one large copy. Its bytes from *begin on; 0: they lie apart. */
+static size_t one_stretch(const device_store *s, const expert_lease *from, const uint8_t **begin, size_t *off) {
+    const expert_layer *el = &s->base.bank->layers[from->layer];
+    uintptr_t first = UINTPTR_MAX, end = 0;
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        const uintptr_t at = (uintptr_t)from->part[p];
+        if (at < first) first = at;
+        if (at + el->parts[p].n_bytes > end) end = at + el->parts[p].n_bytes;
+    }
+    const size_t n = (size_t)(end - first);
+    if (n > s->slot_bytes || n > el->slot_bytes + el->slot_bytes / 16) return 0;
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        off[p] = (size_t)((uintptr_t)from->part[p] - first);
+        if (off[p] % EXPERT_PART_ALIGN != 0) return 0;
+        if (off[p] == 0) *begin = from->part[p];
+    }
+    return n;
+}
+
 static status copy_parts(device_store *s, const expert_lease *from, int32_t slot) {
     const expert_layer *el = &s->base.bank->layers[from->layer];
-    for (int32_t p = 0; p < el->n_parts; p++) TRY(vt_copy(s->copies, address(s, slot) + el->parts[p].slot_off, from->part[p], el->parts[p].n_bytes));
+    const uint8_t *begin = NULL;
+    size_t *off = s->part_off + (size_t)slot * EXPERT_MAX_PARTS;
+    const size_t n = one_stretch(s, from, &begin, off);
+    s->counters.reads += n > 0 ? 1 : (uint64_t)el->n_parts;
+    if (n > 0) return vt_copy(s->copies, address(s, slot), begin, n);
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        off[p] = el->parts[p].slot_off;
+        TRY(vt_copy(s->copies, address(s, slot) + off[p], from->part[p], el->parts[p].n_bytes));
+    }
     return STATUS_OK;
 }
 
@@ -270,10 +317,13 @@ static status stage_parts(device_store *s, const expert_lease *from, int32_t slo
     const expert_layer *el = &s->base.bank->layers[from->layer];
     staging_span spans[EXPERT_MAX_PARTS];
     bool waited;
+    size_t *off = s->part_off + (size_t)slot * EXPERT_MAX_PARTS;
+    for (int32_t p = 0; p < el->n_parts; p++) off[p] = el->parts[p].slot_off;
     for (int32_t p = 0; p < el->n_parts; p++) spans[p] = (staging_span){.off = el->parts[p].slot_off, .n_bytes = el->parts[p].n_bytes, .from = from->part[p]};
     const status rc = staging_ring_gather(s->opt.staging, s->copies, s->opt.threads, address(s, slot), el->slot_bytes, spans, el->n_parts, &waited);
     if (rc != STATUS_OK && waited) s->late = rc;
     if (rc == STATUS_OK) s->counters.bytes_staged += el->file_bytes;
+    s->counters.reads += (uint64_t)el->n_parts;
     return rc;
 }
 
@@ -292,7 +342,6 @@ static status upload(device_store *s, const expert_lease *from, int32_t slot, bo
     s->n_read++;
     if (s->opt.staging != NULL) give_back_below(s, c);
     s->counters.bytes_read += el->file_bytes;
-    s->counters.reads += (uint64_t)el->n_parts;
     return STATUS_OK;
 }
 
@@ -535,7 +584,7 @@ static status close_store(expert_store *base) {
     vt_buffer_free(&s->memory);
     expert_wave_deinit(&s->wave, s->m);
     expert_ahead_deinit(&s->ahead, s->m);
-    void *const blocks[] = {s->generation, s->ready, s->leaving, s->sent, s->sizes};
+    void *const blocks[] = {s->generation, s->part_off, s->ready, s->leaving, s->sent, s->sizes};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) mem_free(s->m, blocks[i]);
     mem_free(s->m, s);
     return rc;
@@ -547,8 +596,8 @@ size_t expert_store_device_table_bytes(const expert_bank *bank, int64_t n_slots)
     if (n_slots < 1 || n_slots > INT32_MAX / 2) return SIZE_MAX;
     const size_t slots = (size_t)n_slots, experts = (size_t)bank->max_experts, policy = expert_policy_bytes((int32_t)n_slots, bank->n_layers, bank->max_experts);
     if (policy == SIZE_MAX) return SIZE_MAX;
-    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * sizeof(int32_t) + (size_t)sent_places(bank) * sizeof(sending) + expert_wave_bytes(bank) +
-           expert_ahead_bytes(bank->max_experts) + 6 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
+    return policy + sizeof(device_store) + slots * (sizeof(uint64_t) + EXPERT_MAX_PARTS * sizeof(size_t) + sizeof(vt_fence) + sizeof(retiring)) + experts * sizeof(int32_t) + (size_t)sent_places(bank) * sizeof(sending) + expert_wave_bytes(bank) +
+           expert_ahead_bytes(bank->max_experts) + 7 * (size_t)(MEM_HEADER_BYTES + MEM_ALIGN);
 }
 
 static status create(device_store *s, error *err) {
@@ -557,6 +606,7 @@ static status create(device_store *s, error *err) {
     const expert_policy_kind kind = (expert_policy_kind)expert_stream_policy(bank, s->n_slots);
     const struct { void *at; size_t n, size; } arrays[] = {
         {&s->generation, slots, sizeof *s->generation}, {&s->ready, slots, sizeof *s->ready},     {&s->leaving, slots, sizeof *s->leaving},
+        {&s->part_off, slots, EXPERT_MAX_PARTS * sizeof *s->part_off},
         {&s->sizes, experts, sizeof *s->sizes},         {&s->sent, (size_t)sent_places(bank), sizeof *s->sent},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
