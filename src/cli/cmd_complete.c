@@ -139,6 +139,7 @@ static status set_sampling(const completion *all, headrace_request *r, error *er
     if (!model || is_given(c, CONFIG_KEY_TOP_P)) r->top_p = (float)config_real(c, CONFIG_KEY_TOP_P);
     if (!model || is_given(c, CONFIG_KEY_MIN_P)) r->min_p = (float)config_real(c, CONFIG_KEY_MIN_P);
     if (!model || is_given(c, CONFIG_KEY_REPETITION_PENALTY)) r->repetition_penalty = (float)config_real(c, CONFIG_KEY_REPETITION_PENALTY);
+    if (r->top_p == 0) r->temperature = 0; /* the fewest tokens that reach 0; in a request 0 is off */
     return STATUS_OK;
 }
 

@@ -9,7 +9,7 @@ headrace_status headrace_model_sampling(const headrace_engine *e, headrace_reque
     error err = {0};
     const status rc = generation_config_read(e->m, e->src, &g, &err);
     if (rc != STATUS_OK) return api_error(herr, rc, &err);
-    r->temperature = (float)g.temperature;
+    r->temperature = g.top_p > 0 ? (float)g.temperature : 0; /* a mass of 0 is the most likely token; in a request 0 is off */
     r->top_k = (int32_t)g.top_k;
     r->top_p = (float)g.top_p;
     r->min_p = (float)g.min_p;

@@ -212,6 +212,9 @@ class Complete(CliTest):
         self.assertEqual(ids("--model-sampling", "--temp", "0"), greedy)
         self.assertEqual(json.loads(self.run_cli("inspect", folder, "--json").out)["sampling"],
                          {"temperature": 3, "top_k": 40, "top_p": 0.9, "min_p": 0, "repetition_penalty": 1.5})
+        write(do_sample=True, temperature=3, top_p=0.0)  # a mass of 0 leaves the most likely token
+        self.assertEqual(ids("--model-sampling"), ids())
+        self.assertEqual(ids("--temp", "3", "--top-p", "0"), ids())
         write(temperature=3)  # who does not ask to sample does not
         self.assertEqual(ids("--model-sampling"), ids())
         write(do_sample=True, temperature=-1, top_p=7)
