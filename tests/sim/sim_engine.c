@@ -331,6 +331,7 @@ static void arrive(sim *t) {
     x->live = true;
     x->arrived = t->steps;
     sched_add(&t->s, q);
+    assert_int_equal(q->rank, t->steps - 64 * (int64_t)q->priority); /* headrace.h: a point is worth 64 steps */
     x->bound = 0;
     for (int i = 0; i < MAX_LIVE; i++) {
         if (!seqs[i].live) continue;
@@ -380,18 +381,51 @@ static void nobody_is_left_out(const sim *t) {
     }
 }
 
+static int32_t pages_to_come(const sim *t, const sequence *q, int32_t g) {
+    const int32_t most = t->s.limits.max_rows, n = kv_pages_at_most(&t->kv, g, q->n_tokens, q->chunk > 0 && q->chunk < most ? q->chunk : most) - (q->kv.n_pages - q->kv.first[g]);
+    return n > 0 ? n : 0;
+}
+
+/* Whoever was admitted beside others left them the pages that their prompts still need. */
+static void whoever_runs_fits(const sim *t, int32_t n_waited, uint64_t preempted) {
+    if (t->s.waiting.n >= n_waited || t->s.running.n < 2 || t->s.n_preempted > preempted) return;
+    for (int32_t g = 0; g < t->kv.opt.n_groups; g++) {
+        int64_t need = (t->s.running.n - 1 + 3) / 4;
+        if (!t->kv.opt.groups[g].paged) continue;
+        for (const sequence *r = t->s.running.first; r != NULL; r = r->next) need += pages_to_come(t, r, g);
+        assert_true(need <= kv_available(&t->kv, g));
+    }
+}
+
+/* Nobody waits who has a slot, a row and the pages that sched.h asks for, found again or not. */
+static void whoever_fits_runs(const sim *t, int32_t rows, uint64_t preempted) {
+    const sequence *q = t->s.waiting.first;
+    if (q == NULL || t->s.n_free_slots == 0 || rows == t->s.limits.max_rows || t->s.n_preempted > preempted) return;
+    for (int32_t g = 0; g < t->kv.opt.n_groups; g++) {
+        int64_t need = pages_to_come(t, q, g) + (t->s.running.n + 3) / 4;
+        if (!t->kv.opt.groups[g].paged) continue;
+        for (const sequence *r = t->s.running.first; r != NULL; r = r->next) need += pages_to_come(t, r, g);
+        if (need > kv_available(&t->kv, g)) return;
+    }
+    fail_msg("the first that waits has a slot, a row and %d pages, and is not admitted", kv_available(&t->kv, 0));
+}
+
 static void one_step(sim *t) {
     const uint64_t hits = t->s.n_hit_tokens;
     const sequence *best = t->s.running.first;
     const int32_t times = best != NULL ? best->n_preempted : 0;
     const uint64_t bytes = t->s.sum_bytes;
     const bool keeps = keeps_a_row(t);
+    const uint64_t preempted = t->s.n_preempted;
+    const int32_t n_waited = t->s.waiting.n;
     const int32_t rows = sched_step(&t->s);
     assert_int_equal(t->s.step_bytes, rows > 0 ? cost_of(NULL, rows) : 0);
     assert_int_equal(t->s.sum_bytes - bytes, t->s.step_bytes);
     assert_int_equal(sched_step_bytes(&t->s, rows), t->s.step_bytes);
     if (best != NULL) assert_int_equal(best->n_preempted, times); /* never the best of those that run */
     nobody_is_left_out(t);
+    whoever_fits_runs(t, rows, preempted);
+    whoever_runs_fits(t, n_waited, preempted);
     int32_t sum = 0, of_decodes = 0;
     t->steps++;
     t->hits += (long)(t->s.n_hit_tokens - hits);

@@ -106,6 +106,12 @@ static void logprobs_of_prompt_and_answer(void **state) {
     assert_int_equal(log_b.n_prompt, 20);
     assert_int_equal(log_b.by_index[0].usage.prefix_hit_tokens, 0);
     assert_memory_equal(log_b.prompt_logprob + 1, log_a.prompt_logprob + 1, 19 * sizeof(float));
+    /* with nothing asked for beside them, and greedy: more than the most likely id comes back */
+    s = ask(&log_b, ids, 20, 12);
+    s.want_logprobs = true;
+    go(e, &s);
+    assert_memory_equal(log_b.by_index[0].tokens, log_a.by_index[0].tokens, 12 * sizeof(int32_t));
+    assert_memory_equal(log_b.logprob[0], log_a.logprob[0], 12 * sizeof(float));
     const headrace_request one = (s = ask(&log_b, ids, 1, 0), s.prompt_logprobs = true, s);
     go(e, &one);
     assert_int_equal(log_b.n_prompt, 1);
