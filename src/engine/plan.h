@@ -50,6 +50,7 @@ typedef struct plan_experts {
     bool pin_refused;            /* what the plan meant to pin, by the device: seen at the start alone */
     size_t staging_bytes;        /* of PLAN_PIN_RING: planned with all streams to a device, whatever is pinned */
     uint64_t pinned_limit_bytes; /* plan_pinned_limit */
+    uint64_t exchanged_bytes;    /* that are pinned before either: what else is staging */
 } plan_experts;
 
 typedef struct engine_plan {

@@ -64,6 +64,7 @@ static void choose_pins(const expert_bank *bank, const engine_plan *p, const pla
     const uint64_t limit = plan_pinned_limit(pm), left = less(limit, p->bytes[MEM_STAGING]);
     out->pinned_limit_bytes = limit;
     out->staging_bytes = staging_ring_bytes(expert_store_device_staging(bank));
+    out->exchanged_bytes = less(p->bytes[MEM_STAGING], out->staging_bytes);
     out->pin = limit < p->bytes[MEM_STAGING] ? PLAN_PIN_DRIVER : PLAN_PIN_RING;
     if (out->pin == PLAN_PIN_RING && p->pool == PLAN_POOL_OWN && expert_store_stream_slot_bytes(bank, out->n_slots) <= left) out->pin = PLAN_PIN_SLOTS;
 }
@@ -75,7 +76,7 @@ void plan_pin_print(const plan_experts *x, textbuf *out) {
     const char *const why = x->pin_refused ? "pinning refused" : "not pinned";
     if (x->pin == PLAN_PIN_SLOTS) textbuf_addf(out, "host slots: pinned%s\n", most);
     if (x->pin == PLAN_PIN_RING) textbuf_addf(out, "host slots: %s, %.1f MiB%s: copies are staged through %.1f MiB\n", why, slots, most, ring);
-    if (x->pin == PLAN_PIN_DRIVER) textbuf_addf(out, "host slots: %s, %.1f MiB, nor the %.1f MiB to stage them%s: copies go through the driver\n", why, slots, ring, most);
+    if (x->pin == PLAN_PIN_DRIVER) textbuf_addf(out, "host slots: %s, %.1f MiB, nor the %.1f MiB to stage them beside %.1f MiB of other staging%s: copies go through the driver\n", why, slots, ring, (double)x->exchanged_bytes / MIB, most);
 }
 
 static status choose_slots(const expert_bank *bank, const plan_experts_request *r, const engine_plan *p, const plan_machine *pm, bool live, plan_experts *out, error *err) {

@@ -210,7 +210,7 @@ static void pins_within_a_limit(void **state) {
         {true, others + eight, 200, PLAN_PIN_SLOTS, "host slots: pinned (of 15.0 MiB that may be)"},
         {true, others + eight - 1, 200, PLAN_PIN_RING, "host slots: not pinned, 8.0 MiB (of 15.0 MiB that may be): copies are staged through 4.0 MiB"},
         {true, others, 200, PLAN_PIN_RING, "staged through 4.0 MiB"},
-        {true, others - 1, 200, PLAN_PIN_DRIVER, "host slots: not pinned, 8.0 MiB, nor the 4.0 MiB to stage them (of 7.0 MiB that may be): copies go through the driver"},
+        {true, others - 1, 200, PLAN_PIN_DRIVER, "host slots: not pinned, 8.0 MiB, nor the 4.0 MiB to stage them beside 3.0 MiB of other staging (of 7.0 MiB that may be): copies go through the driver"},
         {true, 0, 200, PLAN_PIN_DRIVER, "through the driver"},
         {false, 0, 200, PLAN_PIN_SLOTS, "pinned (of 100.0 MiB"},
         {false, 0, 0, PLAN_PIN_SLOTS, "host slots: pinned\n"}, /* nobody knows how much there is: nothing limits it */
