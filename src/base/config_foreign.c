@@ -6,7 +6,7 @@
 
 const config_foreign_row config_foreign_rows[] = {
     {"-ngl|--n-gpu-layers|--gpu-layers|-ngld", "here --device and --device-mem say it; what goes where is planned in bytes"},
-    {"-ot|--override-tensor|-cmoe|--cpu-moe|-ncmoe|--n-cpu-moe|--cpu-offload-gb", "here --experts stream and --device-experts say it; experts move by use, not by layer"},
+    {"-ot|--override-tensor|-cmoe|--cpu-moe|-ncmoe|--n-cpu-moe|--cpu-offload-gb|--moe-cache-mib|--ssd-streaming", "here --experts stream and --device-experts say it; experts move by use, not by layer"},
     {"--ctx-size|--max-model-len", "here it is --ctx"},
     {"-b|--batch-size|-ub|--ubatch-size|--max-num-batched-tokens", "here it is --max-batch-tokens"},
     {"-np|--parallel|--max-num-seqs", "here it is --max-seqs"},
@@ -18,6 +18,8 @@ const config_foreign_row config_foreign_rows[] = {
     {"--mmap", "here it is --load map"},
     {"--no-mmap", "here it is --load read"},
     {"-ctk|-ctv|--cache-type-k|--cache-type-v|--kv-cache-dtype", "here it is --kv-dtype, of keys and values alike"},
+    {"--kv-cache-memory-bytes", "here it is --kv-mem"},
+    {"--host|--port|--api-key|--served-model-name|-a|--alias", "there is no server yet"},
     {"--gpu-memory-utilization", "here it is --device-mem, a size"},
     {"--enable-prefix-caching|--no-enable-prefix-caching", "here it is --prefix-cache or --no-prefix-cache"},
     {"--enforce-eager", "here it is --capture off"},
