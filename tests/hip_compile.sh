@@ -102,6 +102,7 @@ table() { "${CC:-cc}" -std=c17 -fPIC -D__HIP_PLATFORM_AMD__ -Wall -Wextra -Werro
 } >>"$out/log"
 cat "$out/log"
 passed=$(grep -c '^ok ' "$out/log") failed=$(grep -c '^FAILED ' "$out/log")
+[ "$failed" = 0 ] || echo "A kernel file is written for both vendors (gpu_vendor.cuh), or named in this script and its rows with HEADRACE_CUDA_MATRIX."
 echo "for ${targets[*]}; NVIDIA's alone: ${matrix[*]}"
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]
