@@ -34,8 +34,6 @@ NODISCARD status os_file_map(os_file *f, const uint8_t **out, error *err);
 bool os_file_intact(const os_file *f);
 /** Whether two names are of one file (device and inode) that exists. */
 bool os_same_file(const char *a, const char *b);
-/** Hint: the range of the mapping will be read soon (MADV_WILLNEED on whole pages). */
-void os_file_will_need(const os_file *f, uint64_t off, uint64_t n);
 
 /** The page cache need not keep this range. */
 void os_file_forget(const os_file *f, uint64_t off, uint64_t n);

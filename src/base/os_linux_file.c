@@ -322,13 +322,6 @@ bool os_file_intact(const os_file *f) {
     return fstat(f->fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size == f->size_bytes && st.st_mtim.tv_sec == f->modified.tv_sec && st.st_mtim.tv_nsec == f->modified.tv_nsec;
 }
 
-void os_file_will_need(const os_file *f, uint64_t off, uint64_t n) {
-    if (!f->map || off >= f->size_bytes || n == 0) return;
-    uint64_t end = n < f->size_bytes - off ? off + n : f->size_bytes;
-    uint64_t begin = off & ~(uint64_t)(page_bytes - 1);
-    madvise(f->map + begin, (size_t)(end - begin), MADV_WILLNEED);
-}
-
 /* ---- small texts ---- */
 
 status os_read_text(mem *m, mem_tag tag, const char *path, size_t max_bytes, char **out, size_t *n, error *err) {
