@@ -198,7 +198,8 @@ static status run_waves(block_ctx *c, int layer, int32_t guessed_layer, int32_t 
     return STATUS_OK;
 }
 
-status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice) {
+/* weights: the host takes them too; otherwise their copy would only stand between the choice and what follows from it. */
+status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice, bool weights) {
     const model *m = c->m;
     model_moe *moe = m->moe;
     const int32_t n = c->n_rows, k = (int32_t)m->hp.n_experts_used;
@@ -206,12 +207,12 @@ status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice) {
     c->m->pass_waited = true;
     status rc = vt_copy(c->q, moe->ids, choice->ids.data, bytes);
     if (rc == STATUS_OK && choice->guessed_layer >= 0) rc = vt_copy(c->q, moe->guessed, choice->guessed.data, bytes);
-    if (rc == STATUS_OK) rc = vt_copy(c->q, moe->weights, choice->weights.data, bytes);
+    if (rc == STATUS_OK && weights) rc = vt_copy(c->q, moe->weights, choice->weights.data, bytes);
     if (rc == STATUS_OK && moe->host != NULL) TRY(moe_host_read_rows(c, &choice->x));
     if (rc == STATUS_OK) rc = vt_queue_sync(c->q);
     if (rc != STATUS_OK) return error_set(c->err, rc, "model: the router's choice cannot be read from the device");
     if (m->opt.override_routing != NULL) m->opt.override_routing(m->opt.observe_ctx, layer, moe->ids, n, k);
-    if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, moe->weights, n, k);
+    if (m->opt.observe_routing != NULL) m->opt.observe_routing(m->opt.observe_ctx, layer, moe->ids, weights ? moe->weights : NULL, n, k);
     return STATUS_OK;
 }
 
@@ -294,7 +295,7 @@ static status expert_by_expert(block_ctx *c, vt_tensor out, vt_tensor x, int lay
         TRY(moe_beside(c, layer, p));
         TRY(moe_run_expert(c, layer, NULL, x, vt_tensor_slice(pair_row, 0, 0, n), vt_tensor_slice(slab, 0, 0, n), p));
     } else {
-        TRY(moe_read_choice(c, layer, choice));
+        TRY(moe_read_choice(c, layer, choice, true));
         const int32_t n_distinct = group_rows(moe, n, k, (int32_t)m->hp.n_experts);
         TRY(send_groups(c, &pair_row, &index, &weights, (size_t)n_pairs * sizeof(int32_t)));
         TRY(moe_beside(c, layer, p));

@@ -108,7 +108,7 @@ typedef struct moe_choice {
 /** Of moe->ids: count and first of each expert, and the list of those that have rows, whose number is returned. */
 int32_t moe_count_rows(model_moe *moe, int32_t n_pairs, int32_t n_experts);
 /** The router's choice on the host (the one wait inside a layer), replaced and shown where somebody wants that. */
-NODISCARD status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice);
+NODISCARD status moe_read_choice(block_ctx *c, int layer, const moe_choice *choice, bool weights);
 /** One expert over n rows: y = down(act(gate x, up x)), x gathered by `rows`. */
 NODISCARD status moe_run_expert(block_ctx *c, int layer, const expert_lease *lease, vt_tensor x, vt_tensor rows, vt_tensor y, const block_moe_params *p);
 /** Tells the store what the next layer may take. */

@@ -250,7 +250,7 @@ static status choice_on_host(block_ctx *c, int layer, const moe_choice *choice) 
     model_moe *moe = m->moe;
     const int32_t n = c->n_rows, k = (int32_t)m->hp.n_experts_used;
     const size_t bytes = (size_t)n * (size_t)k * sizeof(int32_t);
-    TRY(moe_read_choice(c, layer, choice));
+    TRY(moe_read_choice(c, layer, choice, !m->opt.observe_only_read));
     if (m->opt.override_routing == NULL) return STATUS_OK;
     const status rc = vt_copy(c->q, choice->ids.data, moe->ids, bytes);
     return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the replayed choice cannot be copied to the device");

@@ -57,7 +57,7 @@ enum { MODEL_N_PRODUCTS = 4, MODEL_ACTIVATIONS_TEXT = 256 };
 /** For checking: sees the residual stream after the embedding (layer 0) and after each layer (1 ...), when the device is done with it. */
 typedef void model_observer(void *ctx, int layer, const vt_tensor *x);
 
-/** For checking and recording: the router's choice of a layer, [n_rows, k] each, in the order the router gave them. */
+/** For checking and recording: the router's choice of a layer, [n_rows, k] each, in the order the router gave them. weights: NULL where observe_only_read is set and the host has no use for them. */
 typedef void model_routing_observer(void *ctx, int layer, const int32_t *ids, const float *weights, int32_t n_rows, int32_t k);
 
 /** For replaying: may put other experts, distinct within a row, in the place of the router's; the weights stay. */
