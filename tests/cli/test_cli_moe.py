@@ -497,7 +497,7 @@ class Experts(MoeTest):
             files = [os.path.join(model, f) for f in sorted(os.listdir(model))] if os.path.isdir(model) else [model]
             before = {f: open(f, "rb").read() for f in files}
             for f in files:
-                if os.path.basename(f) not in ("config.json", "model.safetensors", "tokenizer.json") and f != model:
+                if os.path.basename(f) not in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja") and f != model:
                     continue
                 self.fails(2, "would be destroyed", "pack", "-m", model, "-o", f)
                 self.fails(2, "would be destroyed", "complete", "-m", model, "--token-ids", self.IDS, "--record-routing", f)
