@@ -117,8 +117,17 @@ static status gated_product(const grouped_layer *g, const vt_grouped_rows *rows)
     return vt_matmul_grouped_gated(g->c->q, &g->mid, rows, &weights, p, g->c->err);
 }
 
-/* The groups whose addresses are in the tables; of the places only begin .. begin + n - 1 are theirs. */
-static status launch(const grouped_layer *g, int64_t begin, int64_t n) {
+/* What has arrived in part is all there before the last product. */
+static status await_rest(const grouped_layer *g, const expert_lease *leases, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        const status rc = leases[i].early.handle != NULL ? vt_fence_wait(g->c->q, leases[i].ready) : STATUS_OK;
+        if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: waiting for expert %d failed", leases[i].expert);
+    }
+    return STATUS_OK;
+}
+
+/* The groups whose addresses are in the tables; of the places only begin .. begin + n - 1 are theirs. leases: those that they came with, of which some parts may be on their way. */
+static status launch(const grouped_layer *g, int64_t begin, int64_t n, const expert_lease *leases, int32_t n_leases) {
     const moe_parts *mp = g->mp;
     const vt_grouped_rows chosen = {.x = g->x, .first = g->first, .pair_row = g->pair_row}, in_place = {.x = g->mid, .first = g->first};
     const int64_t ff = g->mid.dim[1];
@@ -133,6 +142,7 @@ static status launch(const grouped_layer *g, int64_t begin, int64_t n) {
         }
         TRY(moe_activate(g->c, vt_tensor_slice(g->mid, 0, begin, n), vt_tensor_slice(g->gate_up, 0, begin, n), g->p, mp->interleaved));
     }
+    TRY(await_rest(g, leases, n_leases));
     return product(g, g->slab, &in_place, mp->down, mp->down_scale, mp->down_bias, mp->down_blocks, mp->down_transposed);
 }
 
@@ -167,12 +177,14 @@ static status launch_held(grouped_layer *g, int32_t *n_launched) {
     }
     status rc = vt_copy(g->c->q, g->tables.data, table, bytes); /* in front of the waits: behind them it would wait for copies ahead, too */
     if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: the experts' addresses cannot be copied to the device");
+    const int32_t first_held = *n_launched;
     for (; *n_launched < moe->n_held; ++*n_launched) {
         const expert_lease *lease = &moe->held[*n_launched];
-        rc = lease->ready.handle != NULL ? vt_fence_wait(g->c->q, lease->ready) : STATUS_OK;
+        const vt_fence first = lease->early.handle != NULL ? lease->early : lease->ready;
+        rc = first.handle != NULL ? vt_fence_wait(g->c->q, first) : STATUS_OK;
         if (rc != STATUS_OK) return error_set(g->c->err, rc, "model: waiting for expert %d failed", lease->expert);
     }
-    return launch(g, begin, end - begin);
+    return launch(g, begin, end - begin, moe->held + first_held, moe->n_held - first_held);
 }
 
 static bool is_there(const block_ctx *c, const expert_lease *lease) { return lease->ready.handle == NULL || vt_fence_done(c->m->device, lease->ready); }
@@ -286,7 +298,7 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     if (replayed) TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
     if (m->planning || resident != NULL) {
         TRY(moe_beside(c, layer, p));
-        TRY(launch(&g, 0, n_pairs));
+        TRY(launch(&g, 0, n_pairs, NULL, 0));
     } else {
         moe->n_tables = 0; /* the device has read them: it was waited for */
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));

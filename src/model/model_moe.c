@@ -130,7 +130,10 @@ static status open_layer(model *mo, int layer, expert_span *spans, error *err) {
         for (int p = 0; p < k.n_parts; p++) spans[(size_t)e * (size_t)k.n_parts + (size_t)p] = spans[(size_t)e * EXPERT_MAX_PARTS + (size_t)p];
     }
     moe->any = true;
-    return expert_bank_set_layer(&moe->bank, mo->arena, layer, k.n_experts, (int32_t)mo->hp.n_experts_used, k.n_parts, k.parts, spans, err);
+    TRY(expert_bank_set_layer(&moe->bank, mo->arena, layer, k.n_experts, (int32_t)mo->hp.n_experts_used, k.n_parts, k.parts, spans, err));
+    const int of_down[] = {moe->parts[layer].down, moe->parts[layer].down_scale, moe->parts[layer].down_bias};
+    for (int i = 0; i < 3; i++) moe->bank.layers[layer].late_parts |= of_down[i] >= 0 ? 1u << of_down[i] : 0;
+    return STATUS_OK;
 }
 
 void model_moe_check(const model *mo, textbuf *report) {

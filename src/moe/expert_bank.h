@@ -39,6 +39,7 @@ typedef struct expert_layer {
     int32_t order[EXPERT_MAX_PARTS];      /* parts as they follow each other in the file (of expert 0) */
     expert_group groups[EXPERT_MAX_PARTS];
     int32_t n_groups;
+    uint32_t late_parts;        /* bit p: the last of its products alone reads part p; 0: nobody said so */
     size_t slot_bytes;          /* all parts with their alignment */
     size_t padded_bytes;        /* of a padded slot (expert_slot.h) */
     uint64_t first_packed;      /* of the layer's records in a packed bank */

@@ -37,6 +37,7 @@ typedef struct expert_lease {
     uint64_t generation;                        /* of the slot at acquire */
     const void *part[EXPERT_MAX_PARTS];         /* device addresses, in the order of the layer's parts */
     vt_fence ready;                             /* what a queue has to wait for before it reads the parts; handle NULL: nothing */
+    vt_fence early;                             /* handle NULL: none; else what to wait for before reading any but the layer's late_parts, which arrive last */
     bool on_host;                               /* of a device store: not on the device; the parts are host memory, for the processor to compute with, and the lease goes back when it has */
 } expert_lease;
 

@@ -47,6 +47,8 @@ typedef struct device_store {
     uint64_t *generation;
     size_t *part_off;      /* [n_slots][EXPERT_MAX_PARTS]: where its parts lie in a slot */
     vt_fence *ready;       /* [n_slots]: the last copy into the slot */
+    vt_fence early;        /* what comes first of the last expert of a wave */
+    bool has_early, is_early; /* it was made; it is of the newest copy */
     retiring *leaving;     /* ring [n_slots], oldest first: released, and not yet done with */
     int32_t first_leaving, n_leaving;
     sending *sent;         /* ring [sent_places], oldest first; the copy queue keeps their order */
@@ -272,6 +274,14 @@ static bool mark_given(device_store *s, int32_t expert) {
     return copied;
 }
 
+/* Nothing else of the wave is to be copied. */
+static bool is_last(const device_store *s) {
+    for (int32_t i = 0; i < s->n_copied; i++) {
+        if (s->wave.misses[i] >= 0) return false;
+    }
+    return true;
+}
+
 static void empty_slot(device_store *s, int32_t expert) {
     const int32_t slot = expert_policy_find(s->policy, s->wave.layer, expert);
     if (slot < 0) return;
@@ -298,13 +308,39 @@ static size_t one_stretch(const device_store *s, const expert_lease *from, const
     return n;
 }
 
-static status copy_parts(device_store *s, const expert_lease *from, int32_t slot) {
+/* Where a stretch of n bytes is cut so that the layer's late parts are on one side and all others on the other; 0: nowhere. *late_first: which. */
+static size_t cut_of(const expert_layer *el, const size_t *off, size_t n, bool *late_first) {
+    size_t begin[2] = {n, n}, end[2] = {0, 0}; /* of the late ones, and of the others */
+    for (int32_t p = 0; p < el->n_parts; p++) {
+        const int side = (el->late_parts >> p & 1) == 0;
+        if (off[p] < begin[side]) begin[side] = off[p];
+        if (off[p] + el->parts[p].n_bytes > end[side]) end[side] = off[p] + el->parts[p].n_bytes;
+    }
+    *late_first = begin[0] < begin[1];
+    if (end[0] == 0 || end[1] == 0) return 0;
+    return end[0] <= begin[1] ? begin[1] : end[1] <= begin[0] ? begin[0] : 0;
+}
+
+/* One stretch; the last of a wave in two, so that what needs no late part can begin. */
+static status copy_stretch(device_store *s, const expert_layer *el, int32_t slot, const uint8_t *begin, size_t n, const size_t *off, bool last) {
+    bool late_first = false;
+    const size_t cut = last ? cut_of(el, off, n, &late_first) : 0;
+    const size_t from = late_first ? cut : 0, to = late_first || cut == 0 ? n : cut; /* what goes first */
+    TRY(vt_copy(s->copies, address(s, slot) + from, begin + from, to - from));
+    if (cut == 0) return STATUS_OK;
+    TRY(vt_fence_record(s->copies, s->early));
+    s->is_early = true;
+    s->counters.reads++;
+    return late_first ? vt_copy(s->copies, address(s, slot), begin, cut) : vt_copy(s->copies, address(s, slot) + cut, begin + cut, n - cut);
+}
+
+static status copy_parts(device_store *s, const expert_lease *from, int32_t slot, bool last) {
     const expert_layer *el = &s->base.bank->layers[from->layer];
     const uint8_t *begin = NULL;
     size_t *off = s->part_off + (size_t)slot * EXPERT_MAX_PARTS;
     const size_t n = one_stretch(s, from, &begin, off);
     s->counters.reads += n > 0 ? 1 : (uint64_t)el->n_parts;
-    if (n > 0) return vt_copy(s->copies, address(s, slot), begin, n);
+    if (n > 0) return copy_stretch(s, el, slot, begin, n, off, last);
     for (int32_t p = 0; p < el->n_parts; p++) {
         off[p] = el->parts[p].slot_off;
         TRY(vt_copy(s->copies, address(s, slot) + off[p], from->part[p], el->parts[p].n_bytes));
@@ -328,9 +364,10 @@ static status stage_parts(device_store *s, const expert_lease *from, int32_t slo
 }
 
 /* Copies of all parts of one expert into its slot are under way; the lower lease goes back when nothing reads it any more, or at once when they cannot be. */
-static status upload(device_store *s, const expert_lease *from, int32_t slot, bool behind, error *err) {
+static status upload(device_store *s, const expert_lease *from, int32_t slot, bool behind, bool last, error *err) {
     const expert_layer *el = &s->base.bank->layers[from->layer];
-    status rc = s->opt.staging != NULL ? stage_parts(s, from, slot) : copy_parts(s, from, slot);
+    s->is_early = false;
+    status rc = s->opt.staging != NULL ? stage_parts(s, from, slot) : copy_parts(s, from, slot, last);
     if (rc == STATUS_OK) rc = vt_fence_record(s->copies, s->ready[slot]);
     if (rc != STATUS_OK) {
         (void)!vt_queue_sync(s->copies); /* no copy may read the lower slot after this */
@@ -378,7 +415,7 @@ static void copy_ahead(device_store *s) {
         if (rc == STATUS_IO && from.expert >= 0) rc = STATUS_OK;
         else if (rc == STATUS_OK) {
             const int32_t slot = expert_policy_find(s->policy, a->layer, from.expert);
-            if (upload(s, &from, slot, true, NULL) != STATUS_OK) continue;
+            if (upload(s, &from, slot, true, false, NULL) != STATUS_OK) continue;
             for (int32_t i = 0; i < n; i++) left[i] = left[i] || ids[i] == from.expert;
             a->slots[a->n_slots++] = slot;
             a->n_read++;
@@ -489,9 +526,10 @@ static status next_ready(expert_store *base, expert_lease *lease, error *err) {
     }
     if (rc == STATUS_OK) {
         const int32_t slot = expert_policy_find(s->policy, s->wave.layer, from.expert);
-        rc = upload(s, &from, slot, false, err);
+        rc = upload(s, &from, slot, false, is_last(s), err);
         if (rc == STATUS_OK) {
             give(s, from.expert, slot, lease);
+            if (s->is_early) lease->early = s->early;
             return STATUS_OK;
         }
     }
@@ -510,7 +548,7 @@ static bool copy_behind(device_store *s, const expert_lease *from) {
     if (slot < 0) return false;
     expert_policy_protect(s->policy, slot, true);
     s->generation[slot]++;
-    if (upload(s, from, slot, true, NULL) == STATUS_OK) {
+    if (upload(s, from, slot, true, false, NULL) == STATUS_OK) {
         s->counters.n_behind++;
         return true;
     }
@@ -580,6 +618,7 @@ static status close_store(expert_store *base) {
         while (s->n_leaving > 0) await_oldest(s);
     }
     for (int32_t i = 0; i < s->n_fences; i++) vt_fence_destroy(s->device, s->ready[i]);
+    if (s->has_early) vt_fence_destroy(s->device, s->early);
     expert_policy_destroy(s->policy);
     vt_buffer_free(&s->memory);
     expert_wave_deinit(&s->wave, s->m);
@@ -620,6 +659,9 @@ static status create(device_store *s, error *err) {
         const status rc = vt_fence_create(s->device, &s->ready[s->n_fences]);
         if (rc != STATUS_OK) return error_set(err, rc, "experts: the device gives %d of %d fences", s->n_fences, s->n_slots);
     }
+    const status rc = vt_fence_create(s->device, &s->early);
+    if (rc != STATUS_OK) return error_set(err, rc, "experts: the device gives no fence for copies in two");
+    s->has_early = true;
     return expert_policy_create(s->m, kind, s->n_slots, bank->n_layers, bank->max_experts, &s->policy, err);
 }
 

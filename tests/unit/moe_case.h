@@ -99,6 +99,7 @@ static inline void case_make_bank(moe_case *k) {
             }
         }
         if (expert_bank_set_layer(&k->bank, k->a, l + 1, CASE_EXPERTS, CASE_TOP_K, CASE_PARTS, parts, spans, &err) != STATUS_OK) fail_msg("%s", err.text);
+        k->bank.layers[l + 1].late_parts = (const uint32_t[]){4, 1, 2, 0}[l % 4]; /* what lies last, first, between others; nothing */
     }
     expert_bank_seal(&k->bank);
 }
@@ -155,17 +156,18 @@ static inline void case_fail_expert(moe_case *k, int layer, int expert, int part
 }
 
 /* The parts of a lease hold what the file says, in host memory. */
-static inline void case_check_lease(const moe_case *k, const expert_lease *l) {
-    const expert_layer *el = &k->bank.layers[l->layer];
-    for (int p = 0; p < el->n_parts; p++) {
-        const float *v = l->part[p];
-        assert_non_null(v);
-        assert_int_equal((uintptr_t)v % EXPERT_PART_ALIGN, 0);
-        for (int64_t i = 0; i < case_part_floats[p]; i++) {
-            const float expected = case_value(l->layer - 1, l->expert, p, i);
-            assert_memory_equal(&v[i], &expected, sizeof expected);
-        }
+static inline void case_check_part(const expert_lease *l, int p) {
+    const float *v = l->part[p];
+    assert_non_null(v);
+    assert_int_equal((uintptr_t)v % EXPERT_PART_ALIGN, 0);
+    for (int64_t i = 0; i < case_part_floats[p]; i++) {
+        const float expected = case_value(l->layer - 1, l->expert, p, i);
+        assert_memory_equal(&v[i], &expected, sizeof expected);
     }
+}
+
+static inline void case_check_lease(const moe_case *k, const expert_lease *l) {
+    for (int p = 0; p < k->bank.layers[l->layer].n_parts; p++) case_check_part(l, p);
 }
 
 /* One set through the store in its waves, every lease checked; returns the number of waves. */
