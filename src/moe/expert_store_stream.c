@@ -199,6 +199,7 @@ static void hint(expert_store *base, int32_t layer, const int32_t *ids, int32_t 
 
 static bool wants_hint(expert_store *base, int32_t layer, int64_t n_asked) {
     stream_store *s = self(base);
+    if (expert_policy_used(s->policy) == expert_stream_all_slots(base->bank)) return false; /* nothing is left to read: a guess would only hold up the layer */
     return expert_reader_can_read_ahead(s->reader) && expert_ahead_wants(&s->ahead, n_asked, s->base.bank->layers[layer].n_experts);
 }
 

@@ -424,6 +424,24 @@ static void what_does_not_pay_stops(void **state) {
     case_close(&k);
 }
 
+/* Whoever holds everything has no use for a guess. */
+static void all_held_wants_none(void **state) {
+    (void)state;
+    moe_case k;
+    case_open(&k);
+    expert_store *s = make(&k, CASE_LAYERS * CASE_EXPERTS, 0, EXPERT_AHEAD_ON);
+    int32_t ids[CASE_EXPERTS];
+    for (int32_t e = 0; e < CASE_EXPERTS; e++) ids[e] = e;
+    for (int layer = 1; layer <= CASE_LAYERS; layer++) {
+        assert_true(s->wants_hint(s, 2, 2));
+        begin(s, layer, ids, CASE_EXPERTS);
+        assert_int_equal(drain(&k, s, NULL), CASE_EXPERTS);
+    }
+    assert_false(s->wants_hint(s, 2, 2));
+    assert_int_equal(s->close(s), STATUS_OK);
+    case_close(&k);
+}
+
 static void rests_grow(void **state) {
     (void)state;
     mem *m = test_mem();
@@ -547,6 +565,7 @@ int main(void) {
         cmocka_unit_test(a_failed_read_fails_nobody),
         cmocka_unit_test(cancel_leaves_nothing),
         cmocka_unit_test(what_does_not_pay_stops),
+        cmocka_unit_test(all_held_wants_none),
         cmocka_unit_test(rests_grow),
         cmocka_unit_test(right_bytes_at_every_budget),
         cmocka_unit_test(every_failing_allocation),
