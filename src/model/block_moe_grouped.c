@@ -17,7 +17,9 @@ typedef struct grouped_layer {
     const moe_parts *mp;
     vt_tensor x, first, pair_row, gate_up, mid, slab; /* gate_up: n_dims 0 where the gate is part of the product */
     vt_tensor tables;                                 /* I64 [parts, E] */
-    bool beside;                                      /* what is to be done beside the experts is queued */
+    const moe_choice *choice;
+    vt_tensor index, sorted;                          /* of moe_group */
+    bool beside;                                      /* what is to be done beside the experts is queued, and the rows are grouped */
 } grouped_layer;
 
 /* ---- which ops ---- */
@@ -148,9 +150,13 @@ static status launch(const grouped_layer *g, int64_t begin, int64_t n, const exp
 
 /* ---- experts that are leased ---- */
 
+static status group(grouped_layer *g) { return vt_moe_group(g->c->q, &g->first, &g->pair_row, &g->index, &g->sorted, &g->choice->ids, &g->choice->weights, g->c->err); }
+
+/* Neither stands between the choice and the copies that it asks for. */
 static status beside_once(grouped_layer *g) {
     if (g->beside) return STATUS_OK;
     g->beside = true;
+    TRY(group(g));
     return moe_beside(g->c, g->layer, g->p);
 }
 
@@ -269,21 +275,20 @@ static status choice_on_host(block_ctx *c, int layer, const moe_choice *choice) 
 }
 
 status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const block_moe_params *p, const moe_choice *choice) {
-    const vt_tensor ids = choice->ids, weights = choice->weights;
+    const vt_tensor ids = choice->ids;
     model *m = c->m;
     model_moe *moe = m->moe;
-    grouped_layer g = {.c = c, .layer = layer, .p = p, .el = &moe->bank.layers[layer], .mp = &moe->parts[layer]};
+    grouped_layer g = {.c = c, .layer = layer, .p = p, .el = &moe->bank.layers[layer], .mp = &moe->parts[layer], .choice = choice};
     block_act act = block_act_of(x);
     vt_tensor *form;
     const int64_t n_pairs = ids.dim[0] * ids.dim[1], ff = m->hp.n_ff_exp, n_experts = g.el->n_experts;
     const void *resident = m->planning ? NULL : moe_resident_tables(m, layer);
-    vt_tensor index, sorted;
     TRY(block_act_form(c, &act, g.mp->x_dtype, &form));
     g.x = *form;
     TRY(ws_take(c, VT_I32, 1, n_experts + 1, &g.first));
     TRY(ws_take(c, VT_I32, 1, n_pairs, &g.pair_row));
-    TRY(ws_take(c, VT_I32, ids.dim[0], ids.dim[1], &index));
-    TRY(ws_take(c, VT_F32, ids.dim[0], ids.dim[1], &sorted));
+    TRY(ws_take(c, VT_I32, ids.dim[0], ids.dim[1], &g.index));
+    TRY(ws_take(c, VT_F32, ids.dim[0], ids.dim[1], &g.sorted));
     TRY(ws_take(c, VT_F32, n_pairs, x.dim[1], &g.slab));
     TRY(ws_take(c, g.mp->mid_dtype, n_pairs, ff, &g.mid));
     if (!g.mp->gated) TRY(ws_take(c, VT_F32, n_pairs, 2 * ff, &g.gate_up));
@@ -292,17 +297,14 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
     g.pair_row = vt_tensor_1d(g.pair_row.data, VT_I32, g.pair_row.device, n_pairs);
     if (resident != NULL) g.tables.data = (void *)(uintptr_t)resident; /* kernels only read it */
 
-    const bool read = !m->planning && (resident == NULL || moe_is_watched(m)), replayed = read && m->opt.override_routing != NULL;
-    if (!replayed) TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err)); /* nothing else is queued between the choice and the copies that it asks for */
-    if (read) TRY(choice_on_host(c, layer, choice));
-    if (replayed) TRY(vt_moe_group(c->q, &g.first, &g.pair_row, &index, &sorted, &ids, &weights, c->err));
+    if (!m->planning && (resident == NULL || moe_is_watched(m))) TRY(choice_on_host(c, layer, choice));
     if (m->planning || resident != NULL) {
-        TRY(moe_beside(c, layer, p));
+        TRY(beside_once(&g));
         TRY(launch(&g, 0, n_pairs, NULL, 0));
     } else {
         moe->n_tables = 0; /* the device has read them: it was waited for */
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));
         TRY(beside_once(&g)); /* none could be read */
     }
-    return moe_combine(c, out, g.slab, index, sorted, p);
+    return moe_combine(c, out, g.slab, g.index, g.sorted, p);
 }
