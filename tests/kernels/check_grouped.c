@@ -41,6 +41,7 @@ static bool add_group(check_case *c, int64_t rows, int64_t k, int64_t n_experts,
 static bool make_group(check_case *c, int64_t i) {
     rng *r = &c->r;
     const int64_t n_experts = RNG_PICK(r, 1, 2, 5, 8, 33, 60, 128), most = n_experts < 9 ? n_experts : 9;
+    if (i == 9) return add_group(c, 3000 + rng_below(r, 2000), 1, 2, true, true); /* more of one expert than a device may keep count of */
     return add_group(c, i == 1 ? 0 : i % 5 == 4 ? 100 + rng_below(r, 900) : 1 + rng_below(r, 40), 1 + rng_below(r, most), n_experts, i % 3 == 2, true);
 }
 
@@ -221,6 +222,12 @@ static bool make_grouped(check_case *c, int64_t i) {
         s.rows = RNG_PICK(r, 17, 33, 64, 70, 130, 150, 300);
         s.n = RNG_PICK(r, 40, 64, 100, 130);
         if (s.n_k > 256) s.n_k = is_scaled(c) ? 224 : vt_dtype_block_elems(sig(c, 1)) >= 32 ? 256 : 136;
+    }
+    if (c->aligned && vt_dtype_block_elems(sig(c, 1)) == 1 && (i == 10 || i == 11)) { /* a group's rows are more than a tile has, and K goes round a ring of stages */
+        s.groups = s.k = 2;
+        s.rows = 200;
+        s.n = 70;
+        s.n_k = is_scaled(c) ? 480 : 456;
     }
     const bool f4 = sig(c, 1) == VT_F4_E2M1;
     if (is_scaled(c) && c->aligned && !f4) { /* scales a row, a matrix, a block */

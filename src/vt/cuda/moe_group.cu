@@ -2,7 +2,7 @@
 /* Which rows go to which expert: a block an expert goes through all ids, so that places follow from counting alone and nothing is ordered by atomics. */
 #include "vt/cuda/gpu.cuh"
 
-static const int THREADS = 512;
+static const int THREADS = 512, AHEAD = 16, KEPT = 128; /* KEPT: pairs of its expert that a warp remembers */
 
 struct group_args {
     gpu_view index, sorted, ids, weights;
@@ -16,19 +16,44 @@ GPU_FN int id_of(const group_args &a, int pair) {
     return ((const int32_t *)(a.ids.data + pair / a.k * a.ids.stride[0]))[pair % a.k];
 }
 
-/* A warp has a stretch of the pairs, thirty-two at a time: first it counts, then, knowing what lies in front of it, it gives out places. */
+/* A pair of expert e gets its place. */
+GPU_FN void give_place(const group_args &a, int e, int pair, int place) {
+    const int row = pair / a.k, j = pair % a.k;
+    int rank = 0;
+#pragma unroll 4
+    for (int other = 0; other < a.k; other++) {
+        const int id = id_of(a, row * a.k + other);
+        rank += id < e || (id == e && other < j);
+    }
+    a.pair_row[place] = row;
+    ((int32_t *)(a.index.data + row * a.index.stride[0]))[rank] = place;
+    ((float *)(a.sorted.data + row * a.sorted.stride[0]))[rank] = ((const float *)(a.weights.data + row * a.weights.stride[0]))[j];
+}
+
+/* A warp has a stretch of the pairs, thirty-two at a time: first it counts, then, knowing what lies in front of it, it gives out places: a lane a pair, or, where there were more of its expert
+ * than it remembers, going through the stretch again. */
 __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
     const int WARPS = THREADS / 32;
-    __shared__ int of_less[WARPS], of_equal[WARPS];
+    __shared__ int of_less[WARPS], of_equal[WARPS], kept[WARPS][KEPT];
     const int e = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, per = (a.n_pairs + THREADS - 1) / THREADS * 32;
     const int64_t from = (int64_t)warp * per;
     const int lo = from < a.n_pairs ? (int)from : a.n_pairs, hi = from + per < a.n_pairs ? (int)(from + per) : a.n_pairs;
     int less = 0, equal = 0;
-#pragma unroll 4
-    for (int i = lo; i < hi; i += 32) {
-        const int id = i + lane < hi ? id_of(a, i + lane) : INT32_MAX;
-        less += __popc(gpu_ballot(id < e));
-        equal += __popc(gpu_ballot(id == e));
+    for (int i = lo; i < hi; i += 32 * AHEAD) { /* a stretch of ids is under way before the first one is looked at */
+        int ids[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) ids[j] = i + 32 * j + lane < hi ? id_of(a, i + 32 * j + lane) : INT32_MAX;
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (i + 32 * j >= hi) break;
+            const uint32_t all = gpu_ballot(ids[j] == e);
+            less += __popc(gpu_ballot(ids[j] < e));
+            if (ids[j] == e) {
+                const int at = equal + __popc(all & ((1u << lane) - 1));
+                if (at < KEPT) kept[warp][at] = i + 32 * j + lane;
+            }
+            equal += __popc(all);
+        }
     }
     if (lane == 0) of_less[warp] = less, of_equal[warp] = equal;
     __syncthreads();
@@ -45,20 +70,14 @@ __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
     }
     if (equal == 0) return;
     int next = base + before;
+    if (equal <= KEPT) {
+        for (int i = lane; i < equal; i += 32) give_place(a, e, kept[warp][i], next + i);
+        return;
+    }
     for (int i = lo; i < hi; i += 32) {
         const bool is_mine = i + lane < hi && id_of(a, i + lane) == e;
         const uint32_t all = gpu_ballot(is_mine);
-        if (is_mine) {
-            const int place = next + __popc(all & ((1u << lane) - 1)), row = (i + lane) / a.k, j = (i + lane) % a.k;
-            int rank = 0;
-            for (int other = 0; other < a.k; other++) {
-                const int id = id_of(a, row * a.k + other);
-                rank += id < e || (id == e && other < j);
-            }
-            a.pair_row[place] = row;
-            ((int32_t *)(a.index.data + row * a.index.stride[0]))[rank] = place;
-            ((float *)(a.sorted.data + row * a.sorted.stride[0]))[rank] = ((const float *)(a.weights.data + row * a.weights.stride[0]))[j];
-        }
+        if (is_mine) give_place(a, e, i + lane, next + __popc(all & ((1u << lane) - 1)));
         next += __popc(all);
     }
 }
