@@ -121,6 +121,9 @@ GPU_FN gpu_group_tile gpu_find_tile(const int32_t *first, int n_groups, int rows
 /* grouped_wgmma.cu and grouped_scaled_wgmma.cu: BF16 x, and weights of BF16 or narrower; where cuda_runs_wgmma says so. */
 status gpu_run_grouped_wgmma(vt_queue *q, const vt_call *call, error *err);
 status gpu_run_grouped_scaled_wgmma(vt_queue *q, const vt_call *call, error *err);
+/* grouped_scaled_tma.cu: many rows by FP8. */
+bool gpu_takes_grouped_narrow(const vt_queue *q, const vt_call *call);
+status gpu_run_grouped_narrow(vt_queue *q, const vt_call *call, error *err);
 
 /* The row of x at a place. */
 GPU_FN const uint8_t *gpu_group_x(const gpu_grouped &a, int place) {
