@@ -25,7 +25,7 @@ done
 [ ${#targets[@]} -gt 0 ] || targets=(gfx1030)
 
 # NVIDIA's matrix units: wgmma, mma, ldmatrix, movmatrix, cp.async, clusters. A new file is either written for both vendors or named here, and its rows have the switch HEADRACE_CUDA_MATRIX.
-matrix=(attention_decode attention_mma attention_prefill attention_warps grouped_blocks grouped_mma grouped_scaled_mma grouped_scaled_wgmma grouped_wgmma matmul_bf16 matmul_blocks_mma
+matrix=(attention_decode attention_mma attention_prefill attention_warps grouped_blocks grouped_mma grouped_scaled_mma grouped_scaled_tma grouped_scaled_wgmma grouped_wgmma matmul_bf16 matmul_blocks_mma
     matmul_blocks_wgmma matmul_mma matmul_scaled_mma matmul_scaled_wgmma)
 
 skip() {
