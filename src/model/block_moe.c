@@ -263,11 +263,13 @@ static status guess(block_ctx *c, int32_t layer, const block_moe_params *p, vt_t
 
 status moe_beside(block_ctx *c, int layer, const block_moe_params *p) { return p->beside != NULL ? p->beside(c, layer, p->beside_ctx) : STATUS_OK; }
 
+status moe_join(block_ctx *c) {
+    const status rc = vt_branch(c->q, VT_BRANCH_JOIN);
+    return rc == STATUS_OK ? rc : error_set(c->err, rc, "model: the device waits for no branch of its own");
+}
+
 status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index, vt_tensor weights, const block_moe_params *p) {
-    if (p->branched) {
-        const status rc = vt_branch(c->q, VT_BRANCH_JOIN);
-        if (rc != STATUS_OK) return error_set(c->err, rc, "model: the device waits for no branch of its own");
-    }
+    if (p->branched) TRY(moe_join(c));
     if (p->link == NULL) return vt_moe_combine(c->q, &out, &slab, &index, &weights, c->err);
     block_link link = *p->link;
     link.b = (block_branch){.y = slab, .index = index, .weights = weights, .norm = link.b.norm};

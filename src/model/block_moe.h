@@ -115,6 +115,8 @@ NODISCARD status moe_run_expert(block_ctx *c, int layer, const expert_lease *lea
 void moe_give_hint(model_moe *moe, int32_t layer, int32_t n_rows);
 NODISCARD status moe_activate(block_ctx *c, vt_tensor mid, vt_tensor gate_up, const block_moe_params *p, bool interleaved);
 NODISCARD status moe_release_held(block_ctx *c);
+/** What was begun beside in a branch is done from here on. */
+NODISCARD status moe_join(block_ctx *c);
 /** The sum of the slab's rows: into out, or into the link that wants it. */
 NODISCARD status moe_combine(block_ctx *c, vt_tensor out, vt_tensor slab, vt_tensor index, vt_tensor weights, const block_moe_params *p);
 /** What the layer has to do beside its experts, once. */

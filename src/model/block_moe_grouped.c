@@ -19,6 +19,7 @@ typedef struct grouped_layer {
     vt_tensor tables;                                 /* I64 [parts, E] */
     const moe_choice *choice;
     vt_tensor index, sorted;                          /* of moe_group */
+    bool joined;                                      /* the branch beside has been waited for */
     bool beside;                                      /* what is to be done beside the experts is queued, and the rows are grouped */
 } grouped_layer;
 
@@ -129,7 +130,7 @@ static status await_rest(const grouped_layer *g, const expert_lease *leases, int
 }
 
 /* The groups whose addresses are in the tables; of the places only begin .. begin + n - 1 are theirs. leases: those that they came with, of which some parts may be on their way. */
-static status launch(const grouped_layer *g, int64_t begin, int64_t n, const expert_lease *leases, int32_t n_leases) {
+static status launch(grouped_layer *g, int64_t begin, int64_t n, const expert_lease *leases, int32_t n_leases) {
     const moe_parts *mp = g->mp;
     const vt_grouped_rows chosen = {.x = g->x, .first = g->first, .pair_row = g->pair_row}, in_place = {.x = g->mid, .first = g->first};
     const int64_t ff = g->mid.dim[1];
@@ -145,6 +146,10 @@ static status launch(const grouped_layer *g, int64_t begin, int64_t n, const exp
         TRY(moe_activate(g->c, vt_tensor_slice(g->mid, 0, begin, n), vt_tensor_slice(g->gate_up, 0, begin, n), g->p, mp->interleaved));
     }
     TRY(await_rest(g, leases, n_leases));
+    if (g->p->branched && !g->joined) {
+        g->joined = true;
+        TRY(moe_join(g->c));
+    }
     return product(g, g->slab, &in_place, mp->down, mp->down_scale, mp->down_bias, mp->down_blocks, mp->down_transposed);
 }
 
@@ -306,5 +311,7 @@ status moe_grouped(block_ctx *c, vt_tensor out, vt_tensor x, int layer, const bl
         TRY(run_waves(&g, choice->guessed_layer, moe_count_rows(moe, c->n_rows * (int32_t)ids.dim[1], (int32_t)n_experts)));
         TRY(beside_once(&g)); /* none could be read */
     }
-    return moe_combine(c, out, g.slab, g.index, g.sorted, p);
+    block_moe_params rest = *p;
+    rest.branched = p->branched && !g.joined;
+    return moe_combine(c, out, g.slab, g.index, g.sorted, &rest);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The largest element of each row. A row is cut into parts, a block walks one; what a part found is a number whose order is that of what it
  * stands for, so that a maximum of numbers is the answer and no order of looking matters. */
-#include "vt/cuda/gpu.cuh"
+#include "vt/cuda/gpu_launch.cuh"
 
-static const int THREADS = 256, WARPS = THREADS / 32, MAX_PARTS = 64;
-static const int64_t PART_ELEMS = 8192;
+static const int THREADS = 256, WARPS = THREADS / 32, MAX_PARTS = 128;
+static const int64_t PART_ELEMS = 2048;
 
 /* The float in the upper half, as an unsigned number of the same order, a NaN above all others; the complement of the place in the lower,
  * so that the first of equals is the largest. */
@@ -40,6 +40,8 @@ __global__ void part_kernel(gpu_view x, int64_t n, int64_t part, bool by_four, u
     const float *row = (const float *)(x.data + (int64_t)blockIdx.x * x.stride[0]);
     int64_t begin = (int64_t)blockIdx.y * part, end = begin + part < n ? begin + part : n, i = begin;
     uint64_t best = 0;
+    gpu_let_next_start();
+    gpu_await_previous();
     if (by_four) {
         for (i = begin + 4 * threadIdx.x; i + 4 <= end; i += 4 * THREADS) {
             float4 v = *(const float4 *)(row + i);
@@ -60,6 +62,7 @@ __global__ void part_kernel(gpu_view x, int64_t n, int64_t part, bool by_four, u
 }
 
 __global__ void pick_kernel(gpu_view ids, const uint64_t *found, int n_parts) {
+    gpu_await_previous();
     uint64_t best = (int)threadIdx.x < n_parts ? found[(int64_t)blockIdx.x * n_parts + threadIdx.x] : 0;
     best = block_max(best);
     if (threadIdx.x == 0) *(int32_t *)(ids.data + blockIdx.x * ids.stride[0]) = place_of(best);
@@ -78,8 +81,6 @@ extern "C" status cuda_argmax(vt_queue *q, const vt_call *call, error *err) {
     int64_t part = gpu_ceil(gpu_ceil(n, parts), 4) * 4;
     bool by_four = (uintptr_t)x->data % 16 == 0 && x->stride[0] % 4 == 0;
     uint64_t *found = (uint64_t *)((cuda_queue *)q->handle)->workspace;
-    part_kernel<<<dim3((unsigned)n_rows, (unsigned)parts), THREADS, 0, gpu_stream(q)>>>(gpu_view_of(x), n, part, by_four, found);
-    TRY(gpu_launched(call, err));
-    pick_kernel<<<(unsigned)n_rows, THREADS, 0, gpu_stream(q)>>>(gpu_view_of(call->t[0]), found, (int)parts);
-    return gpu_launched(call, err);
+    TRY(gpu_launch_grid(q, part_kernel, dim3((unsigned)n_rows, (unsigned)parts), THREADS, 0, err, gpu_view_of(x), n, part, by_four, found));
+    return gpu_launch_grid(q, pick_kernel, dim3((unsigned)n_rows), THREADS, 0, err, gpu_view_of(call->t[0]), found, (int)parts);
 }

@@ -61,6 +61,15 @@ template <bool HALF> GPU_FN void attention_mma(float d[4], const uint32_t a[4], 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* What a query is multiplied by for F16 keys, so that its largest element (of a warp's lanes) is near 2^14, and what undoes it; for BF16 keys nothing. */
+template <bool HALF> GPU_FN float2 attention_query_scale(float largest) {
+    if constexpr (HALF) {
+        const int e = (int)(__float_as_uint(gpu_warp_max(largest)) >> 23 & 255);
+        if (e > 20 && e < 255) return make_float2(__uint_as_float((uint32_t)(268 - e) << 23), __uint_as_float((uint32_t)(e - 14) << 23));
+    }
+    return make_float2(1.0f, 1.0f);
+}
+
 template <bool HALF> GPU_FN uint32_t attention_pack(float x, float y) {
     uint32_t r;
     if constexpr (HALF)
@@ -221,24 +230,17 @@ template <class S> struct attention_tile {
 #pragma unroll
                 for (int j = 0; S::HALF && j < 8; j++) largest = fmaxf(largest, fabsf(x[i][j]));
             }
-            float up = 1.0f, down = 1.0f;
-            if (S::HALF) {
-                const int e = (int)(__float_as_uint(gpu_warp_max(largest)) >> 23 & 255);
-                if (e > 20 && e < 255) { /* two to the 14 less the exponent of the largest, and back */
-                    up = __uint_as_float((uint32_t)(268 - e) << 23);
-                    down = __uint_as_float((uint32_t)(e - 14) << 23);
-                }
-            }
+            const float2 by = attention_query_scale<S::HALF>(largest);
 #pragma unroll
             for (int i = 0; i < (S::D / 8 + 31) / 32; i++) {
                 const int c = lane + 32 * i;
                 if (c >= S::D / 8) continue;
                 uint32_t w[4];
 #pragma unroll
-                for (int j = 0; j < 4; j++) w[j] = attention_pack<S::HALF>(x[i][2 * j] * up, x[i][2 * j + 1] * up);
+                for (int j = 0; j < 4; j++) w[j] = attention_pack<S::HALF>(x[i][2 * j] * by.x, x[i][2 * j + 1] * by.x);
                 *(uint4 *)(shared + S::Q_AT + attention_place<S>(0, S::BM, S::D * 2, slot, c)) = make_uint4(w[0], w[1], w[2], w[3]);
             }
-            if (lane == 0) row_factor()[slot] = a.p.scale * down * (a.p.softcap > 0.0f ? 1.0f : LOG2E);
+            if (lane == 0) row_factor()[slot] = a.p.scale * by.y * (a.p.softcap > 0.0f ? 1.0f : LOG2E);
         }
     }
 

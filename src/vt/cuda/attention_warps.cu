@@ -78,24 +78,17 @@ template <class S> GPU_FN void warps_query(const attention_tiles_args &a, uint8_
 #pragma unroll
         for (int j = 0; S::HALF && j < 8; j++) largest = fmaxf(largest, fabsf(x[i][j]));
     }
-    float up = 1.0f, down = 1.0f;
-    if (S::HALF) {
-        const int e = (int)(__float_as_uint(gpu_warp_max(largest)) >> 23 & 255);
-        if (e > 20 && e < 255) { /* two to the 14 less the exponent of the largest, and back */
-            up = __uint_as_float((uint32_t)(268 - e) << 23);
-            down = __uint_as_float((uint32_t)(e - 14) << 23);
-        }
-    }
+    const float2 by = attention_query_scale<S::HALF>(largest);
 #pragma unroll
     for (int i = 0; i < (S::KC + 3) / 4; i++) {
         const int c = lane + 32 * i;
         if (c >= S::D / 8) continue;
         uint32_t p[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) p[j] = attention_pack<S::HALF>(x[i][2 * j] * up, x[i][2 * j + 1] * up);
+        for (int j = 0; j < 4; j++) p[j] = attention_pack<S::HALF>(x[i][2 * j] * by.x, x[i][2 * j + 1] * by.x);
         ((uint4 *)(shared + S::Q_AT))[c / 4 * 32 + h * 4 + c % 4] = make_uint4(p[0], p[1], p[2], p[3]);
     }
-    if (lane == 0) ((float *)(shared + S::FACTOR_AT))[h] = a.p.scale * down * (a.p.softcap > 0.0f ? 1.0f : LOG2E);
+    if (lane == 0) ((float *)(shared + S::FACTOR_AT))[h] = a.p.scale * by.y * (a.p.softcap > 0.0f ? 1.0f : LOG2E);
 }
 
 /* Weights of `n` results with maximum m and sum l each, by head: warp h makes those of head h. With the sink at the end of it all. */
@@ -146,8 +139,8 @@ template <class S> __global__ void __launch_bounds__(WARPS * 32, S::BLOCKS) atte
     extern __shared__ __align__(16) uint8_t warps_shared[];
     const attention_tiles_args &a = w.a;
     uint8_t *shared = warps_shared;
-    gpu_await_previous();
     gpu_let_next_start();
+    gpu_await_previous();
     const int64_t item = blockIdx.z, row = attention_row_of(a, item);
     if (row < 0) return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4, split = blockIdx.x;

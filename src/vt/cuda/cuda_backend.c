@@ -304,8 +304,10 @@ static status cuda_queue_create(void *dev, void **handle) {
     memset(own, 0, sizeof *own);
     cuda_queue *q = &own->q;
     cudaError_t rc = cudaSetDevice(d->index);
-    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->main, cudaStreamNonBlocking);
-    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&q->side, cudaStreamNonBlocking);
+    int low = 0, high = 0;
+    if (rc == cudaSuccess) rc = cudaDeviceGetStreamPriorityRange(&low, &high);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithPriority(&q->main, cudaStreamNonBlocking, high); /* a branch takes what is left */
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithPriority(&q->side, cudaStreamNonBlocking, low);
     if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&q->forked, cudaEventDisableTiming);
     if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&q->done, cudaEventDisableTiming);
     q->stream = q->main;

@@ -5,6 +5,7 @@
 
 #include "vt/cuda/gpu_groups.cuh"
 #include "vt/cuda/gpu_mma.cuh"
+#include "vt/cuda/gpu_once.cuh"
 
 GPU_FN void grouped_copy16(uint32_t to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
@@ -37,6 +38,13 @@ template <int THREADS, int ROWS, int ROW_BYTES> struct grouped_loader {
 #pragma unroll
         for (int c = 0; c < C; c++)
             if (ROWS % STEP == 0 || row_of(c) < ROWS) grouped_copy16(stage + in_stage(row_of(c), chunk, ROW_BYTES), from[c] + (in_k ? offset : 0), in_k && (there >> c & 1));
+    }
+    /* policy: of gpu_once.cuh */
+    __device__ void load(uint32_t stage, int64_t offset, bool in_k, uint64_t policy) const {
+        const int chunk = threadIdx.x % PER_ROW;
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            if (ROWS % STEP == 0 || row_of(c) < ROWS) gpu_copy16_by(stage + in_stage(row_of(c), chunk, ROW_BYTES), from[c] + (in_k ? offset : 0), in_k && (there >> c & 1) ? 16 : 0, policy);
     }
 };
 

@@ -7,7 +7,9 @@
  * The order of addition, for an output, in all forms here: k in steps of sixteen, ascending, into one sum. F32 activations are cut into three BF16 parts and F16 weights into two (gpu_mma.cuh);
  * a step then goes over the parts from the smallest product to the largest.
  */
+#include "vt/cuda/gpu_once.cuh"
 #include "vt/cuda/gpu_grouped_mma.cuh"
+#include "vt/cuda/gpu_launch.cuh"
 #include "vt/cuda/gpu_wgmma.cuh"
 
 static const int STAGE_K = 64;
@@ -108,6 +110,8 @@ template <class F> GPU_FN void multiply(float (*acc)[F::Y][4], const uint32_t (&
 template <class F> __global__ void __launch_bounds__(F::THREADS, F::BLOCKS) grouped_kernel(gpu_grouped a, int n_tiles) {
     extern __shared__ __align__(128) uint8_t stages[];
     const int tile = (int)blockIdx.x % n_tiles;
+    gpu_await_previous();
+    gpu_let_next_start();
     const gpu_group_tile g = gpu_find_tile(a.first, a.n_groups, F::MT, (int)blockIdx.x / n_tiles);
     if (g.n == 0) return;
     const uint8_t *w = a.table[g.group], *up = F::GATED && a.extra_table ? a.extra_table[g.group] : w;
@@ -138,11 +142,12 @@ template <class F> __global__ void __launch_bounds__(F::THREADS, F::BLOCKS) grou
         lx.from[c] = gpu_group_x(a, g.begin + (r < g.n ? r : 0)) + threadIdx.x % lx.PER_ROW * 16;
     }
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(stages);
+    const uint64_t policy = F::MT <= 16 ? gpu_read_once() : gpu_read_again(); /* weights of larger tiles are those of their neighbours */
     const int n_k = (a.n_k + STAGE_K - 1) / STAGE_K;
     auto load = [&](int i, int at) {
         if (i < n_k) {
             const uint32_t stage = base + (uint32_t)(at * F::STAGE);
-            lw.load(stage, (int64_t)i * 128, (int)(threadIdx.x % lw.PER_ROW) * 8 + i * STAGE_K < a.n_k);
+            lw.load(stage, (int64_t)i * 128, (int)(threadIdx.x % lw.PER_ROW) * 8 + i * STAGE_K < a.n_k, policy);
             lx.load(stage + F::STAGE_W, (int64_t)i * F::X_BYTES, (int)(threadIdx.x % lx.PER_ROW) * (1024 / F::X_BYTES) + i * STAGE_K < a.n_k);
         }
         asm volatile("cp.async.commit_group;");
@@ -179,8 +184,7 @@ template <class F> static status launch_grouped(vt_queue *q, const vt_call *call
     const int64_t n_tiles = gpu_ceil(a.n_gated ? 2 * (int64_t)a.n_gated : a.n_n, F::NT), n_blocks = n_tiles * gpu_group_slots(call, F::MT);
     if (n_blocks > INT32_MAX) return cuda_refuse(err, "a grouped product of such sizes");
     TRY(cuda_result(cudaFuncSetAttribute(grouped_kernel<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
-    grouped_kernel<F><<<(unsigned)n_blocks, F::THREADS, bytes, gpu_stream(q)>>>(a, (int)n_tiles);
-    return gpu_launched(call, err);
+    return gpu_launch_grid(q, grouped_kernel<F>, dim3((unsigned)n_blocks), F::THREADS, bytes, err, a, (int)n_tiles);
 }
 
 template <int TX, int TW, bool GATED> static status run_forms(vt_queue *q, const vt_call *call, error *err) {

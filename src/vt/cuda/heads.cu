@@ -14,25 +14,6 @@ struct heads_args {
     int32_t width, n_q, n_kv, n_pairs, n_block; /* n_block: heads of a block */
 };
 
-/* Quad i of a row; what lies behind its end is zero. */
-template <bool QUADS> GPU_FN float4 heads_get(int dtype, const uint8_t *row, int i, int width) {
-    if constexpr (QUADS) return gpu_get4(dtype, row, i);
-    const int c = 4 * i;
-    return make_float4(c < width ? gpu_get(dtype, row, c) : 0.0f, c + 1 < width ? gpu_get(dtype, row, c + 1) : 0.0f, c + 2 < width ? gpu_get(dtype, row, c + 2) : 0.0f,
-                       c + 3 < width ? gpu_get(dtype, row, c + 3) : 0.0f);
-}
-
-template <bool QUADS> GPU_FN void heads_set(int dtype, uint8_t *row, int i, int width, float4 v) {
-    if constexpr (QUADS) {
-        gpu_set4(dtype, row, i, v);
-    } else {
-        const float x[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (4 * i + j < width) gpu_set(dtype, row, 4 * i + j, x[j]);
-    }
-}
-
 /* Heads of a row in order: of q, of k, of v. */
 struct heads_head {
     int kind, at; /* 0: q, 1: k, 2: v */
@@ -55,16 +36,22 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
     const int first = blockIdx.y * a.n_block, all = a.n_q + 2 * a.n_kv, end = first + a.n_block < all ? first + a.n_block : all;
     const int64_t row = blockIdx.x;
     float *cosines = heads_shared, *sines = cosines + (n_pairs + 3) / 4 * 4, *mine = sines + (n_pairs + 3) / 4 * 4 + warp * quads * 4;
-    gpu_await_previous();
-    gpu_let_next_start();
-    float4 x[KEPT];
+    float4 x[KEPT], by[KEPT];
     auto load = [&](int h) {
         const uint8_t *from = heads_source(a, heads_of(a, h), row);
 #pragma unroll
-        for (int j = 0; j < KEPT; j++) x[j] = lane + j * 32 < quads ? heads_get<QUADS>(VT_F32, from, lane + j * 32, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int j = 0; j < KEPT; j++) x[j] = lane + j * 32 < quads ? gpu_get_quad<QUADS>(VT_F32, from, lane + j * 32, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    };
+    auto load_norm = [&](int h) {
+        const heads_head head = heads_of(a, h);
+        const gpu_view &w = head.kind == 0 ? a.q_norm : a.k_norm;
+#pragma unroll
+        for (int j = 0; j < KEPT; j++)
+            by[j] = head.kind != 2 && w.n_dims != 0 && lane + j * 32 < quads ? gpu_get_quad<QUADS>(w.dtype, w.data, lane + j * 32, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
     };
     int h = first + warp;
-    if (h < end) load(h);
+    gpu_let_next_start();
+    if (h < end) load_norm(h); /* norms, positions and page tables are there before the heads are: no kernel writes them */
     const int64_t pos = position_of(a.map, row);
     const int64_t page = page_of(a.map, row, pos, a.k_cache.dim[0]), place = pos % a.map.page_tokens;
     for (int i = threadIdx.x; i < n_pairs; i += WARPS * 32) {
@@ -73,6 +60,8 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
         sines[i] = sinf(angle) * a.p.rope.mscale;
     }
     __syncthreads();
+    gpu_await_previous();
+    if (h < end) load(h);
     for (; h < end; h += WARPS) {
         const heads_head head = heads_of(a, h);
         const gpu_view &w = head.kind == 0 ? a.q_norm : a.k_norm;
@@ -86,8 +75,7 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
 #pragma unroll
             for (int j = 0; j < KEPT; j++) {
                 if (lane + j * 32 >= quads) continue;
-                const float4 by = weighted ? heads_get<QUADS>(w.dtype, w.data, lane + j * 32, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-                x[j] = make_float4((x[j].x * scale) * (by.x + offset), (x[j].y * scale) * (by.y + offset), (x[j].z * scale) * (by.z + offset), (x[j].w * scale) * (by.w + offset));
+                x[j] = make_float4((x[j].x * scale) * (by[j].x + offset), (x[j].y * scale) * (by[j].y + offset), (x[j].z * scale) * (by[j].z + offset), (x[j].w * scale) * (by[j].w + offset));
             }
         }
         if (head.kind != 2 && n_pairs > 0) {
@@ -122,8 +110,8 @@ template <bool QUADS> __global__ void __launch_bounds__(WARPS * 32) heads_kernel
         const int dtype = head.kind == 0 ? VT_F32 : cache.dtype;
 #pragma unroll
         for (int j = 0; j < KEPT; j++)
-            if (lane + j * 32 < quads) heads_set<QUADS>(dtype, to, lane + j * 32, width, x[j]);
-        if (h + WARPS < end) load(h + WARPS);
+            if (lane + j * 32 < quads) gpu_put_quad<QUADS>(dtype, to, lane + j * 32, width, x[j]);
+        if (h + WARPS < end) load(h + WARPS), load_norm(h + WARPS);
     }
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of BF16 activations with BF16 and F16 weights on matrix units. Up to 32 rows, and up to DECODE_ROWS where outputs are few: weights go straight from memory into fragments, a warp a
+/* Products of BF16 activations with BF16 and F16 weights on matrix units. Up to 32 rows, and up to DECODE_ROWS where outputs are few: each lane brings the weights of its own fragments, a warp a
  * segment of K for sixteen outputs or thirty-two. More: Hopper's tiles (gpu_wgmma.cuh) where the device has them and weights are BF16, else tiles of 128 by 128 with the matrix instructions of
  * every device from compute capability 8.0 on. F16 weights are two BF16 parts, exactly (gpu_mma.cuh). Which of these runs follows from the numbers of rows and columns. */
+#include "vt/cuda/gpu_once.cuh"
+#include "vt/cuda/gpu_launch.cuh"
 #include "vt/cuda/gpu_mma.cuh"
 #include "vt/cuda/gpu_wgmma.cuh"
 #include "vt/cuda/matmul_fused.cuh"
@@ -37,38 +39,34 @@ template <int T, int R, int NA, int NB, int ND> GPU_FN void multiply(float (*d)[
 
 /* ---- few rows ---- */
 
-/* A block goes through tiles of 16 NA outputs, a warp a segment of K; as many tiles side by side as there are warps for. NB: groups of eight rows of a. U: tiles of K under way while as
- * many are multiplied. The first weights of the next tile are under way while this one is added up, and those of the first before the activations are there. */
-template <int T, int NA, int NB, int U, few_mode MODE>
-__global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, const __grid_constant__ few_parts f, int n_m, int64_t n_n, int n_tiles,
-                                                                        mma_segments seg) {
+/* A block goes through tiles of 16 NA outputs, a warp a segment of K; as many tiles side by side as there are warps for. NB: groups of eight rows of a. Each lane brings the weights that it
+ * multiplies into places of its own in shared memory, RING tiles of K ahead, on into the next tile of outputs, and before the activations are there: nobody waits for another. U: tiles of K
+ * whose activations wait in registers. */
+template <int T, int NA, int NB, int U, int G, int RING, int P, few_mode MODE>
+__global__ void __launch_bounds__(DECODE_WARPS * 32, P) bf16_decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, const __grid_constant__ few_parts f, int n_m, int64_t n_n, int n_tiles,
+                                                                           mma_segments seg) {
+    extern __shared__ __align__(16) uint8_t ring[];
     const int SUMS = NA * NB * 4, OUTPUTS = MODE == FEW_GATED ? 16 : 16 * NA; /* of a thread; of a tile */
     const bool AT_ONCE = SUMS <= 16;                                          /* all segments meet in shared memory, which has room for them */
     static_assert(MODE != FEW_GATED || NA == 2, "a gate beside its up");
+    static_assert(U % G == 0, "whole stages");
     __shared__ float partial[AT_ONCE ? DECODE_WARPS : DECODE_WARPS / 2][32][SUMS + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
     const int side = warp / seg.n, segment = warp % seg.n;
     const int64_t per_block = (int64_t)(DECODE_WARPS / seg.n) * OUTPUTS, step = gridDim.x * per_block;
     const int first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
-    const bool AHEAD = NB <= 2; /* few activations are fetched with the weights; more have no registers to wait in */
+    const bool AHEAD = NB <= 2; /* few activations are fetched before their turn; more have no registers to wait in */
+    const int GROUP = NB < 4 ? NB : 4, TILE = NA * 2 * 512, STAGE = G * TILE; /* bytes of a warp's tile of K, and of a stage */
     const uint8_t *rows[NA][2], *x[NB];
     float acc[NA][NB][4];
     const uint4 zero = make_uint4(0, 0, 0, 0);
-    const int GROUP = NB < 4 ? NB : 4;
-    uint4 next[U][NA][2], next_x[AHEAD ? U : 1][AHEAD ? NB : 1];
-    auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
-#pragma unroll
-        for (int j = 0; j < U; j++)
-#pragma unroll
-            for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
-    };
-    auto fetch_x = [&](int i) {
-        if constexpr (AHEAD)
-#pragma unroll
-            for (int j = 0; j < U; j++)
-#pragma unroll
-                for (int y = 0; y < NB; y++) next_x[j][y] = x[y] ? gpu_load16(x[y] + (int64_t)(i + j < end ? i + j : end - 1) * 64) : zero;
-    };
+    uint4 next_x[AHEAD ? U : 1][AHEAD ? NB : 1];
+    const uint8_t *const mine = ring + warp * RING * STAGE + lane * 16;
+    const uint32_t mine_at = gpu_shared_at(mine);
+
+    int64_t n_ahead = blockIdx.x * per_block + side * OUTPUTS; /* the tile whose weights are brought, and the tile of K there */
+    int at = first, in = 0, out = 0;
+    const uint64_t policy = gpu_read_once();
     auto begin = [&](int64_t n0) {
 #pragma unroll
         for (int y = 0; y < NA * 2; y++) {
@@ -84,11 +82,37 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view
                 rows[y / 2][y % 2] = p.b + (n < p.n ? n : p.n - 1) * p.b_stride + quad * 16;
             }
         }
-        if (first < end) fetch(first);
+    };
+    auto bring = [&]() {
+        if (at < end) {
+#pragma unroll
+            for (int g = 0; g < G; g++)
+                if (g == 0 || at + g < end)
+#pragma unroll
+                    for (int y = 0; y < NA * 2; y++) gpu_copy16_by(mine_at + (uint32_t)(in * STAGE + g * TILE + y * 512), rows[y / 2][y % 2] + (int64_t)(at + g) * 64, 16, policy);
+            at += G;
+            if (at >= end) {
+                n_ahead += step;
+                if (n_ahead - side * OUTPUTS < n_n) {
+                    begin(n_ahead);
+                    at = first;
+                }
+            }
+        }
+        gpu_copy_commit();
+        in = in + 1 == RING ? 0 : in + 1;
+    };
+    auto fetch_x = [&](int i) { /* past the end of a segment: what is read again is not used */
+        if constexpr (AHEAD)
+#pragma unroll
+            for (int j = 0; j < U; j++)
+#pragma unroll
+                for (int y = 0; y < NB; y++) next_x[j][y] = x[y] ? gpu_load16(x[y] + (int64_t)(i + j < end ? i + j : end - 1) * 64) : zero;
     };
     gpu_let_next_start();
-    int64_t n0 = blockIdx.x * per_block + side * OUTPUTS;
-    begin(n0);
+    begin(n_ahead);
+#pragma unroll 1
+    for (int i = 0; i < RING - 1; i++) bring();
     gpu_await_previous();
 #pragma unroll
     for (int g = 0; g < NB; g++) {
@@ -96,26 +120,30 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view
         x[g] = m < n_m ? a.data + m * a.stride[0] + quad * 16 : NULL;
     }
     if (first < end) fetch_x(first);
+    int64_t n0 = blockIdx.x * per_block + side * OUTPUTS;
     for (int64_t block0 = blockIdx.x * per_block; block0 < n_n; block0 += step, n0 += step) { /* the same number of rounds for every warp of a block */
 #pragma unroll
         for (int j = 0; j < NA * NB * 4; j++) acc[j / (NB * 4)][j / 4 % NB][j % 4] = 0.0f;
         for (int i = first; i < end; i += U) {
-            uint4 u[U][NA][2], v[AHEAD ? U : 1][AHEAD ? NB : 1];
-#pragma unroll
-            for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
+            uint4 v[AHEAD ? U : 1][AHEAD ? NB : 1];
             if constexpr (AHEAD)
 #pragma unroll
                 for (int j = 0; j < U * NB; j++) v[j / NB][j % NB] = next_x[j / NB][j % NB];
-            if (i + U < end) { /* under way while this stretch is multiplied */
+            if (i + U < end)
                 fetch_x(i + U);
-                fetch(i + U);
-            }
+            else if (block0 + step < n_n)
+                fetch_x(first);
 #pragma unroll
             for (int j = 0; j < U; j++) {
                 if (i + j >= end) break;
+                if (j % G == 0) {
+                    gpu_copy_wait<RING - 2>(); /* what this lane has brought is there */
+                    bring();                   /* where the stage before this one was */
+                }
                 mma_weight<T, 4> w[NA];
 #pragma unroll
-                for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, u[j][y / 2][y % 2]);
+                for (int y = 0; y < NA * 2; y++) mma_load_weight(w[y / 2], y % 2, *(const uint4 *)(mine + out * STAGE + j % G * TILE + y * 512));
+                if (j % G == G - 1 || i + j + 1 == end) out = out + 1 == RING ? 0 : out + 1;
 #pragma unroll
                 for (int g = 0; g < NB; g += GROUP) {
                     bf16_activation<2> f[GROUP];
@@ -131,10 +159,6 @@ __global__ void __launch_bounds__(DECODE_WARPS * 32) bf16_decode_kernel(gpu_view
             }
         }
         const int64_t m_of = quad * 2, n_of = n0 + row;
-        if (block0 + step < n_n) {
-            if (first < end) fetch_x(first);
-            begin(n0 + step);
-        }
 
         const few_part part = MODE == FEW_SEVERAL ? few_part_at(f, n_of - row) : few_part{NULL, NULL, 0, 0, 0, 0};
         auto put = [&](int j, float sum, float up) { /* sum j of a thread */
@@ -285,12 +309,14 @@ template <int BN> __global__ void __launch_bounds__(WGMMA_THREADS, wgmma_blocks<
 /* ---- launching ---- */
 
 /* P: blocks of a multiprocessor. */
-template <int T, int NA, int NB, int U, int P, few_mode MODE>
+template <int T, int NA, int NB, int U, int P, few_mode MODE, int G = (U < 4 / NA ? U : 4 / NA), int RING = 12 / NA / G>
 static status launch_few(vt_queue *q, const vt_tensor *a, const gpu_view &b, const gpu_epilogue &e, const few_parts &f, int64_t n_n, error *err) {
     const mma_segments seg = mma_segments_of(a->dim[1]);
-    const int64_t tiles = gpu_ceil(n_n, (MODE == FEW_GATED ? 16 : 16 * NA) * (DECODE_WARPS / seg.n)), most = (int64_t)gpu_device(q)->n_multiprocessors * P;
-    return gpu_launch_early(q, bf16_decode_kernel<T, NA, NB, U, MODE>, (unsigned)(tiles < most ? tiles : most), DECODE_WARPS * 32, err, gpu_view_of(a), b, e, f, (int)a->dim[0], n_n,
-                            (int)(a->dim[1] / MMA_K), seg);
+    const int64_t tiles = gpu_ceil(n_n, (MODE == FEW_GATED ? 16 : 16 * NA) * (DECODE_WARPS / seg.n)), most = (int64_t)gpu_device(q)->n_multiprocessors * P, blocks = tiles < most ? tiles : most;
+    const int bytes = DECODE_WARPS * RING * G * NA * 1024;
+    TRY(cuda_result(cudaFuncSetAttribute(bf16_decode_kernel<T, NA, NB, U, G, RING, P, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err));
+    return gpu_launch_grid(q, bf16_decode_kernel<T, NA, NB, U, G, RING, P, MODE>, dim3((unsigned)blocks), DECODE_WARPS * 32, (size_t)bytes, err, gpu_view_of(a), b, e, f, (int)a->dim[0], n_n,
+                           (int)(a->dim[1] / MMA_K), seg);
 }
 
 template <int T, int NA, int NB, int U, int P> static status launch_decode(vt_queue *q, const vt_call *call, error *err) {
@@ -353,7 +379,7 @@ template <int T> static status run_bf16(vt_queue *q, const vt_call *call, error 
     if (n_m <= 8) return launch_decode<T, 1, 1, U, 2>(q, call, err);
     if (n_m <= 16) return launch_decode<T, 1, 2, U - 1, 2>(q, call, err);
     if (n_m <= 32) return launch_decode<T, 1, 4, 2, 2>(q, call, err);
-    if (n_m <= DECODE_ROWS && !wgmma) return launch_decode<T, 2, 8, 2, 1>(q, call, err);
+    if (n_m <= DECODE_ROWS && !wgmma) return launch_decode<T, 2, 8, 1, 1>(q, call, err);
     if (wgmma) {
         switch (wgmma_width(n_m, n_n, sms)) {
         case 256:
@@ -398,7 +424,7 @@ template <int T> static status run_several(vt_queue *q, const vt_call *call, err
     if (a->dim[0] <= 8) return launch_few<T, 1, 1, U, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
     if (a->dim[0] <= 16) return launch_few<T, 1, 2, U - 1, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
     if (a->dim[0] <= 32) return launch_few<T, 1, 4, 2, 2, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
-    return launch_few<T, 2, 8, 2, 1, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
+    return launch_few<T, 2, 8, 1, 1, FEW_SEVERAL>(q, a, none, no_epilogue, f, n, err);
 }
 
 extern "C" status cuda_matmul_several_mma(vt_queue *q, const vt_call *call, error *err) {
@@ -427,8 +453,6 @@ template <int T> static status run_gated(vt_queue *q, const vt_call *call, error
         status rc;
         if (T == VT_BF16 && rows > SPLIT_ABOVE && cuda_runs_wgmma(q))
             rc = launch_split<FEW_GATED>(q, &a, f, n_n, err);
-        else if (rows <= 8 && gpu_ceil(n_n, 16) <= gpu_device(q)->n_multiprocessors) /* a tile a multiprocessor: more under way */
-            rc = launch_few<T, 2, 1, T == VT_F16 ? 3 : 4, 1, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         else if (rows <= 8)
             rc = launch_few<T, 2, 1, 2, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         else if (rows <= 16)
@@ -436,7 +460,7 @@ template <int T> static status run_gated(vt_queue *q, const vt_call *call, error
         else if (rows <= 32)
             rc = launch_few<T, 2, 4, 1, 2, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         else
-            rc = launch_few<T, 2, 8, 2, 1, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
+            rc = launch_few<T, 2, 8, 1, 1, FEW_GATED>(q, &a, none, no_epilogue, f, n_n, err);
         TRY(rc);
     }
     return STATUS_OK;

@@ -6,13 +6,12 @@
 #include "vt/cuda/gpu_launch.cuh"
 #include "vt/cuda/gpu_mma.cuh"
 
-static const int DECODE_ROWS = 64, DECODE_WARPS = 8;
+static const int DECODE_ROWS = 64, DECODE_WARPS = 8, NARROW_SUMS = DECODE_WARPS * 32 * 5 * 4;
 
 /* ---- few rows ---- */
 
-/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a; blockIdx.y counts what has more. Where the outputs are few (EARLY) the activations come with
- * the weights, which are on their way before the kernel in front has ended. */
-template <int T, int NA, int NB, bool EARLY = false> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+/* A block: NA tiles of sixteen outputs, a warp a segment of K. NB: groups of eight rows of a; blockIdx.y counts what has more. */
+template <int T, int NA, int NB> __global__ void __launch_bounds__(DECODE_WARPS * 32) decode_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
     __shared__ float partial[DECODE_WARPS / 2][32][NA * NB * 4 + 1];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
     const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
@@ -35,39 +34,20 @@ template <int T, int NA, int NB, bool EARLY = false> __global__ void __launch_bo
         for (int i = 0; i < NA; i++) acc[i][g][0] = acc[i][g][1] = acc[i][g][2] = acc[i][g][3] = 0.0f;
     }
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const int U = EARLY ? 6 : NB <= 2 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
+    const int U = NB <= 2 ? 4 : 2, GROUP = NB < 4 ? NB : 4;
     uint4 next[U][NA][2];
-    float4 next_x[EARLY ? U : 1][2];
     auto fetch = [&](int i) { /* past the end of a segment: what is read again is not used */
 #pragma unroll
         for (int j = 0; j < U; j++)
 #pragma unroll
             for (int y = 0; y < NA * 2; y++) next[j][y / 2][y % 2] = gpu_stream16(rows[y / 2][y % 2] + (int64_t)(i + j < end ? i + j : end - 1) * 64);
     };
-    auto fetch_x = [&](int i) {
-#pragma unroll
-        for (int j = 0; j < (EARLY ? U : 0) * 2; j++) {
-            const uint4 v = x[0] ? gpu_load16(x[0] + (int64_t)(i + j / 2 < end ? i + j / 2 : end - 1) * 128 + j % 2 * 16) : make_uint4(0, 0, 0, 0);
-            next_x[j / 2][j % 2] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-        }
-    };
     if (first < end) fetch(first);
-    if constexpr (EARLY) {
-        gpu_await_previous();
-        gpu_let_next_start();
-        if (first < end) fetch_x(first);
-    }
     for (int i = first; i < end; i += U) {
         uint4 u[U][NA][2];
-        float4 ux[EARLY ? U : 1][2];
 #pragma unroll
         for (int j = 0; j < U * NA * 2; j++) u[j / (NA * 2)][j / 2 % NA][j % 2] = next[j / (NA * 2)][j / 2 % NA][j % 2];
-#pragma unroll
-        for (int j = 0; j < (EARLY ? U : 0) * 2; j++) ux[j / 2][j % 2] = next_x[j / 2][j % 2];
-        if (i + U < end) { /* under way while this stretch is multiplied */
-            fetch(i + U);
-            fetch_x(i + U);
-        }
+        if (i + U < end) fetch(i + U); /* under way while this stretch is multiplied */
 #pragma unroll
         for (int j = 0; j < U; j++) {
             if (i + j >= end) break;
@@ -79,10 +59,6 @@ template <int T, int NA, int NB, bool EARLY = false> __global__ void __launch_bo
                 mma_activation<2> f[GROUP];
 #pragma unroll
                 for (int y = 0; y < GROUP; y++) {
-                    if constexpr (EARLY) {
-                        mma_load_activation(f[y], 0, ux[j][0], ux[j][1]);
-                        continue;
-                    }
                     const float4 *p = (const float4 *)(x[g + y] + (int64_t)(i + j) * 128);
                     mma_load_activation(f[y], 0, x[g + y] ? __ldg(p) : zero, x[g + y] ? __ldg(p + 1) : zero);
                 }
@@ -115,6 +91,59 @@ template <int T, int NA, int NB, bool EARLY = false> __global__ void __launch_bo
                 int64_t n = n0 + i * 16 + row + j / 2 * 8;
                 if (m < n_m && n < n_n) gpu_store(e, m, n, acc[i][g][j]);
             }
+}
+
+/* Few outputs, a router's: a block sixteen of them and eight rows, a warp a segment of K. All weights of a segment go into shared memory before the kernel in front has ended, each lane's into
+ * places of its own; behind it only the activations are waited for, KEPT tiles of them at once. The order of addition is decode_kernel's. */
+template <int T> __global__ void __launch_bounds__(DECODE_WARPS * 32) narrow_kernel(gpu_view a, gpu_view b, gpu_epilogue e, int n_m, int64_t n_n, int n_tiles, mma_segments seg) {
+    extern __shared__ __align__(16) uint8_t brought[];
+    __shared__ float partial[DECODE_WARPS][32][5];
+    const int KEPT = 12;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quad = lane % 4;
+    const int per_block = DECODE_WARPS / seg.n, segment = warp % seg.n;
+    const int64_t n0 = ((int64_t)blockIdx.x * per_block + warp / seg.n) * 16;
+    const int m = blockIdx.y * 8 + row, first = segment * seg.length, end = first + seg.length < n_tiles ? first + seg.length : n_tiles;
+    const uint8_t *const mine = brought + (size_t)warp * seg.length * 1024 + lane * 16, *x = m < n_m ? a.data + m * a.stride[0] + quad * 32 : NULL;
+    float acc[1][1][4] = {};
+    gpu_let_next_start();
+    for (int y = 0; y < 2; y++) {
+        const int64_t n = n0 + y * 8 + row;
+        const uint8_t *from = b.data + (n < n_n ? n : n_n - 1) * b.stride[0] + quad * 16;
+        for (int i = first; i < end; i++) gpu_copy16(gpu_shared_at(mine) + (i - first) * 1024 + y * 512, from + (int64_t)i * 64, 16);
+    }
+    gpu_copy_commit();
+    gpu_await_previous();
+    for (int i = first; i < end; i += KEPT) {
+        float4 v[KEPT][2];
+#pragma unroll
+        for (int j = 0; j < KEPT; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint4 u = x && i + j < end ? gpu_load16(x + (int64_t)(i + j) * 128 + h * 16) : make_uint4(0, 0, 0, 0);
+                v[j][h] = make_float4(__uint_as_float(u.x), __uint_as_float(u.y), __uint_as_float(u.z), __uint_as_float(u.w));
+            }
+        gpu_copy_wait<0>();
+#pragma unroll
+        for (int j = 0; j < KEPT; j++) {
+            if (i + j >= end) break;
+            mma_weight<T, 4> w[1];
+            mma_activation<2> f[1];
+#pragma unroll
+            for (int y = 0; y < 2; y++) mma_load_weight(w[0], y, *(const uint4 *)(mine + (i + j - first) * 1024 + y * 512));
+            mma_load_activation(f[0], 0, v[j][0], v[j][1]);
+            mma_tiles(acc, 0, w, f);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) partial[warp][lane][j] = acc[0][0][j];
+    __syncthreads();
+    for (int j = segment; j < 4; j += seg.n) { /* the segments in ascending order; an empty one adds nothing */
+        float sum = partial[warp - segment][lane][j];
+        for (int s = 1; s < seg.n && s * seg.length < n_tiles; s++) sum += partial[warp - segment + s][lane][j];
+        const int mm = blockIdx.y * 8 + quad * 2 + j % 2;
+        const int64_t n = n0 + row + j / 2 * 8;
+        if (mm < n_m && n < n_n) gpu_store(e, mm, n, sum);
+    }
 }
 
 /* ---- many rows ---- */
@@ -222,13 +251,20 @@ template <int T, int WN, int WM, int X, int Y> static status launch_prefill(vt_q
 
 static int64_t decode_blocks(int64_t n_n, int na, mma_segments seg) { return gpu_ceil(n_n, 16 * na * (DECODE_WARPS / seg.n)); }
 
-template <int T, int NA, int NB, bool EARLY = false> static status launch_decode(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+template <int T, int NA, int NB> static status launch_decode(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
     const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0];
     const dim3 grid((unsigned)decode_blocks(n_n, NA, seg), (unsigned)gpu_ceil(n_m, 8 * NB));
-    const int n_tiles = (int)(call->t[1]->dim[1] / MMA_K);
-    if (EARLY) return gpu_launch_grid(q, decode_kernel<T, NA, NB, EARLY>, grid, DECODE_WARPS * 32, 0, err, gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, n_tiles, seg);
-    decode_kernel<T, NA, NB, EARLY><<<grid, DECODE_WARPS * 32, 0, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, n_tiles, seg);
+    decode_kernel<T, NA, NB><<<grid, DECODE_WARPS * 32, 0, gpu_stream(q)>>>(gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
     return gpu_launched(call, err);
+}
+
+static int64_t narrow_bytes(mma_segments seg) { return (int64_t)DECODE_WARPS * seg.length * 1024; }
+
+template <int T> static status launch_narrow(vt_queue *q, const vt_call *call, mma_segments seg, error *err) {
+    const int64_t n_m = call->t[1]->dim[0], n_n = call->t[2]->dim[0], bytes = narrow_bytes(seg);
+    const dim3 grid((unsigned)decode_blocks(n_n, 1, seg), (unsigned)gpu_ceil(n_m, 8));
+    TRY(cuda_result(cudaFuncSetAttribute(narrow_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "shared memory", err));
+    return gpu_launch_grid(q, narrow_kernel<T>, grid, DECODE_WARPS * 32, (size_t)bytes, err, gpu_view_of(call->t[1]), gpu_view_of(call->t[2]), gpu_epilogue_of(call), (int)n_m, n_n, (int)(call->t[1]->dim[1] / MMA_K), seg);
 }
 
 template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *err) {
@@ -239,7 +275,7 @@ template <int T> static status run_mma(vt_queue *q, const vt_call *call, error *
     /* few outputs (a router's): small blocks of rows still fit the device at once */
     const int64_t blocks = decode_blocks(n_n, 1, seg), at_once = gpu_device(q)->n_multiprocessors;
     const bool narrow = n_m <= DECODE_ROWS ? blocks * gpu_ceil(n_m, 8) <= at_once : blocks * gpu_ceil(n_m, 16) <= 2 * at_once;
-    if (narrow && n_m <= DECODE_ROWS) return launch_decode<T, 1, 1, true>(q, call, seg, err);
+    if (narrow && n_m <= DECODE_ROWS && narrow_bytes(seg) + NARROW_SUMS <= gpu_device(q)->shared_bytes) return launch_narrow<T>(q, call, seg, err);
     if (n_m <= 8) return launch_decode<T, 1, 1>(q, call, seg, err);
     if (n_m <= 16 || narrow) return launch_decode<T, 1, 2>(q, call, seg, err);
     if (n_m <= 32) return launch_decode<T, 1, 4>(q, call, seg, err);

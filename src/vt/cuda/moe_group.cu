@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows go to which expert: a block an expert goes through all ids, so that places follow from counting alone and nothing is ordered by atomics. */
-#include "vt/cuda/gpu.cuh"
+#include "vt/cuda/gpu_launch.cuh"
 
-static const int THREADS = 512, AHEAD = 16, KEPT = 128; /* KEPT: pairs of its expert that a warp remembers */
+static const int THREADS = 512, AHEAD = 16, KEPT = 128, FEW = 128; /* KEPT: pairs of its expert that a warp remembers; FEW: pairs that one block goes through */
 
 struct group_args {
     gpu_view index, sorted, ids, weights;
@@ -37,6 +37,8 @@ __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
     __shared__ int of_less[WARPS], of_equal[WARPS], kept[WARPS][KEPT];
     const int e = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, per = (a.n_pairs + THREADS - 1) / THREADS * 32;
     const int64_t from = (int64_t)warp * per;
+    gpu_await_previous();
+    gpu_let_next_start();
     const int lo = from < a.n_pairs ? (int)from : a.n_pairs, hi = from + per < a.n_pairs ? (int)(from + per) : a.n_pairs;
     int less = 0, equal = 0;
     for (int i = lo; i < hi; i += 32 * AHEAD) { /* a stretch of ids is under way before the first one is looked at */
@@ -82,6 +84,30 @@ __global__ void __launch_bounds__(THREADS) group_kernel(group_args a) {
     }
 }
 
+/* Few pairs: a thread counts for an expert, then for a pair. */
+__global__ void __launch_bounds__(FEW) group_few_kernel(group_args a, int n_experts) {
+    __shared__ int ids[FEW];
+    gpu_await_previous();
+    gpu_let_next_start();
+    for (int i = threadIdx.x; i < a.n_pairs; i += FEW) ids[i] = id_of(a, i);
+    __syncthreads();
+    for (int e = threadIdx.x; e < n_experts; e += FEW) {
+        int less = 0, equal = 0;
+        for (int i = 0; i < a.n_pairs; i++) less += ids[i] < e, equal += ids[i] == e;
+        a.first[e] = less;
+        if (e + 1 == n_experts) a.first[e + 1] = less + equal;
+    }
+    for (int i = threadIdx.x; i < a.n_pairs; i += FEW) {
+        const int id = ids[i], row = i / a.k, j = i % a.k;
+        int place = 0, rank = 0;
+        for (int other = 0; other < a.n_pairs; other++) place += ids[other] < id || (ids[other] == id && other < i);
+        for (int other = 0; other < a.k; other++) rank += ids[row * a.k + other] < id || (ids[row * a.k + other] == id && other < j);
+        a.pair_row[place] = row;
+        ((int32_t *)(a.index.data + row * a.index.stride[0]))[rank] = place;
+        ((float *)(a.sorted.data + row * a.sorted.stride[0]))[rank] = ((const float *)(a.weights.data + row * a.weights.stride[0]))[j];
+    }
+}
+
 extern "C" status cuda_moe_group(vt_queue *q, const vt_call *call, error *err) {
     TRY(gpu_enter(q, err));
     group_args a = {gpu_view_of(call->t[2]), gpu_view_of(call->t[3]), gpu_view_of(call->t[4]), gpu_view_of(call->t[5]), (int32_t *)call->t[0]->data, (int32_t *)call->t[1]->data, 0, 0, false};
@@ -89,6 +115,7 @@ extern "C" status cuda_moe_group(vt_queue *q, const vt_call *call, error *err) {
     a.n_pairs = (int32_t)call->t[1]->dim[0];
     a.k = (int32_t)call->t[4]->dim[1];
     a.flat = a.ids.stride[0] == (int64_t)a.k * 4;
-    group_kernel<<<(unsigned)(call->t[0]->dim[0] - 1), THREADS, 0, gpu_stream(q)>>>(a);
-    return gpu_launched(call, err);
+    const unsigned n_experts = (unsigned)(call->t[0]->dim[0] - 1);
+    if (a.n_pairs <= FEW) return gpu_launch_grid(q, group_few_kernel, dim3(1), FEW, 0, err, a, (int)n_experts);
+    return gpu_launch_grid(q, group_kernel, dim3(n_experts), THREADS, 0, err, a);
 }

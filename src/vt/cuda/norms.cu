@@ -6,29 +6,6 @@
 
 static const int MOST = 1024; /* threads of a row, which is a block */
 
-/* Four columns from 4 i on of a row: together where QUADS, else one by one, with 0 behind its end. */
-template <bool QUADS> GPU_FN float4 norm_get(int dtype, const uint8_t *row, int64_t i, int64_t width) {
-    if constexpr (QUADS) {
-        return gpu_get4(dtype, row, i);
-    } else {
-        float v[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = 4 * i + j < width ? gpu_get(dtype, row, 4 * i + j) : 0.0f;
-        return make_float4(v[0], v[1], v[2], v[3]);
-    }
-}
-
-template <bool QUADS> GPU_FN void norm_put(int dtype, uint8_t *row, int64_t i, int64_t width, float4 v) {
-    if constexpr (QUADS) {
-        gpu_set4(dtype, row, i, v);
-    } else {
-        const float r[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (4 * i + j < width) gpu_set(dtype, row, 4 * i + j, r[j]);
-    }
-}
-
 GPU_FN void norm_square(float &sum, float4 v) { sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum)))); }
 
 GPU_FN float4 norm_scaled(float4 v, float scale, float4 w, float offset) {
@@ -88,14 +65,14 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) norm_wide_k
     float4 v[K] = {}, wv[K] = {};
     float sum = 0.0f;
     gpu_let_next_start();
-    if constexpr (Q > 0) norm_each<Q>(quads, [&](int j, int64_t i) { wv[j] = w.data ? norm_get<QUADS>(w.dtype, w.data, i, width) : one; });
+    if constexpr (Q > 0) norm_each<Q>(quads, [&](int j, int64_t i) { wv[j] = w.data ? gpu_get_quad<QUADS>(w.dtype, w.data, i, width) : one; });
     gpu_await_previous();
-    if constexpr (Q > 0) norm_each<Q>(quads, [&](int j, int64_t i) { v[j] = norm_get<QUADS>(VT_F32, from, i, width); });
-    norm_each<Q>(quads, [&](int j, int64_t i) { norm_square(sum, Q > 0 ? v[j] : norm_get<QUADS>(VT_F32, from, i, width)); });
+    if constexpr (Q > 0) norm_each<Q>(quads, [&](int j, int64_t i) { v[j] = gpu_get_quad<QUADS>(VT_F32, from, i, width); });
+    norm_each<Q>(quads, [&](int j, int64_t i) { norm_square(sum, Q > 0 ? v[j] : gpu_get_quad<QUADS>(VT_F32, from, i, width)); });
     const float scale = 1.0f / sqrtf(norm_block_sum(sum, parts) / (float)width + p.eps);
     norm_each<Q>(quads, [&](int j, int64_t i) {
-        if (Q == 0) v[j] = norm_get<QUADS>(VT_F32, from, i, width), wv[j] = w.data ? norm_get<QUADS>(w.dtype, w.data, i, width) : one;
-        norm_put<QUADS>(out.dtype, to, i, width, norm_scaled(v[j], scale, wv[j], p.w_offset));
+        if (Q == 0) v[j] = gpu_get_quad<QUADS>(VT_F32, from, i, width), wv[j] = w.data ? gpu_get_quad<QUADS>(w.dtype, w.data, i, width) : one;
+        gpu_put_quad<QUADS>(out.dtype, to, i, width, norm_scaled(v[j], scale, wv[j], p.w_offset));
     });
 }
 
@@ -110,18 +87,18 @@ template <bool QUADS> __global__ void __launch_bounds__(NARROW_THREADS) norm_nar
     float4 v[Q], wv[Q];
     float sum = 0.0f;
 #pragma unroll
-    for (int j = 0; j < Q; j++) wv[j] = w.data && lane + j * 32 < quads ? norm_get<QUADS>(w.dtype, w.data, lane + j * 32, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    for (int j = 0; j < Q; j++) wv[j] = w.data && lane + j * 32 < quads ? gpu_get_quad<QUADS>(w.dtype, w.data, lane + j * 32, width) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
     gpu_await_previous();
     const uint8_t *from = x.at(r);
     uint8_t *to = out.at(r);
 #pragma unroll
-    for (int j = 0; j < Q; j++) v[j] = lane + j * 32 < quads ? norm_get<QUADS>(VT_F32, from, lane + j * 32, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int j = 0; j < Q; j++) v[j] = lane + j * 32 < quads ? gpu_get_quad<QUADS>(VT_F32, from, lane + j * 32, width) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int j = 0; j < Q; j++) norm_square(sum, v[j]);
     const float scale = 1.0f / sqrtf(gpu_warp_sum(sum) / (float)width + p.eps);
 #pragma unroll
     for (int j = 0; j < Q; j++)
-        if (lane + j * 32 < quads) norm_put<QUADS>(out.dtype, to, lane + j * 32, width, norm_scaled(v[j], scale, wv[j], p.w_offset));
+        if (lane + j * 32 < quads) gpu_put_quad<QUADS>(out.dtype, to, lane + j * 32, width, norm_scaled(v[j], scale, wv[j], p.w_offset));
 }
 
 template <bool QUADS> static status launch_norm(vt_queue *q, const vt_call *call, int64_t n_rows, int64_t width, error *err) {
@@ -162,14 +139,14 @@ struct link_args {
 
 /* Four columns of y; of a combination, j ascending, each product and each sum rounded. */
 template <bool QUADS> GPU_FN float4 link_y(const link_args &g, int64_t row, int64_t i) {
-    if (g.index.data == NULL) return norm_get<QUADS>(VT_F32, g.y.data + row * g.y.stride, i, g.width);
+    if (g.index.data == NULL) return gpu_get_quad<QUADS>(VT_F32, g.y.data + row * g.y.stride, i, g.width);
     const int32_t *at = (const int32_t *)(g.index.data + row * g.index.stride);
     const float *w = (const float *)(g.weights.data + row * g.weights.stride);
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
     for (int64_t j = 0; j < g.k; j++) {
         const int64_t from = at[j] >= 0 && at[j] < g.n_y ? at[j] : 0;
-        const float4 v = norm_get<QUADS>(VT_F32, g.y.data + from * g.y.stride, i, g.width);
+        const float4 v = gpu_get_quad<QUADS>(VT_F32, g.y.data + from * g.y.stride, i, g.width);
         const float4 t = make_float4(w[j] * v.x, w[j] * v.y, w[j] * v.z, w[j] * v.w);
         sum = j == 0 ? t : make_float4(sum.x + t.x, sum.y + t.y, sum.z + t.z, sum.w + t.w);
     }
@@ -186,7 +163,7 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) add_norm_ke
     const uint8_t *const cr = g.y2.data != NULL ? g.y2.data + r * g.y2.stride : NULL;
     float4 b[K] = {}, c[K] = {}, x[K] = {}, wb[K] = {}, wc[K] = {}, wp[K] = {}, wn[N][K] = {};
     float scale_b = 0.0f, scale_c = 0.0f, scale_p = 0.0f, sum = 0.0f;
-    auto weight = [&](const link_view &w, int64_t i) { return norm_get<QUADS>(w.dtype, w.data, i, width); };
+    auto weight = [&](const link_view &w, int64_t i) { return gpu_get_quad<QUADS>(w.dtype, w.data, i, width); };
     auto out_weight = [&](int n, int64_t i) { return g.norm[n].data ? weight(g.norm[n], i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f); };
     gpu_let_next_start();
     if constexpr (Q == 1)
@@ -201,8 +178,8 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) add_norm_ke
     gpu_await_previous();
     if constexpr (Q > 0)
         norm_each<Q>(quads, [&](int j, int64_t i) {
-            x[j] = norm_get<QUADS>(VT_F32, xr, i, width);
-            if (cr) c[j] = norm_get<QUADS>(VT_F32, cr, i, width);
+            x[j] = gpu_get_quad<QUADS>(VT_F32, xr, i, width);
+            if (cr) c[j] = gpu_get_quad<QUADS>(VT_F32, cr, i, width);
             b[j] = link_y<QUADS>(g, r, i);
         });
     if (g.y_norm.data) {
@@ -211,14 +188,14 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) add_norm_ke
     }
     if (cr && g.y2_norm.data) {
         sum = 0.0f;
-        norm_each<Q>(quads, [&](int j, int64_t i) { norm_square(sum, Q > 0 ? c[j] : norm_get<QUADS>(VT_F32, cr, i, width)); });
+        norm_each<Q>(quads, [&](int j, int64_t i) { norm_square(sum, Q > 0 ? c[j] : gpu_get_quad<QUADS>(VT_F32, cr, i, width)); });
         scale_c = 1.0f / sqrtf(norm_block_sum(sum, parts[1]) / (float)width + g.p.eps);
     }
     auto branches = [&](int j, int64_t i) {
         float4 s = Q > 0 ? b[j] : link_y<QUADS>(g, r, i);
         if (g.y_norm.data) s = norm_scaled(s, scale_b, Q == 1 ? wb[j] : weight(g.y_norm, i), offset);
         if (!cr) return s;
-        float4 v = Q > 0 ? c[j] : norm_get<QUADS>(VT_F32, cr, i, width);
+        float4 v = Q > 0 ? c[j] : gpu_get_quad<QUADS>(VT_F32, cr, i, width);
         if (g.y2_norm.data) v = norm_scaled(v, scale_c, Q == 1 ? wc[j] : weight(g.y2_norm, i), offset);
         return make_float4(s.x + v.x, s.y + v.y, s.z + v.z, s.w + v.w);
     };
@@ -232,9 +209,9 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) add_norm_ke
     norm_each<Q>(quads, [&](int j, int64_t i) {
         float4 s = Q > 0 ? b[j] : branches(j, i);
         if (g.post.data) s = norm_scaled(s, scale_p, Q == 1 ? wp[j] : weight(g.post, i), offset);
-        const float4 v = Q > 0 ? x[j] : norm_get<QUADS>(VT_F32, xr, i, width);
+        const float4 v = Q > 0 ? x[j] : gpu_get_quad<QUADS>(VT_F32, xr, i, width);
         x[j] = make_float4((v.x + s.x) * g.p.scale, (v.y + s.y) * g.p.scale, (v.z + s.z) * g.p.scale, (v.w + s.w) * g.p.scale);
-        norm_put<QUADS>(VT_F32, xr, i, width, x[j]);
+        gpu_put_quad<QUADS>(VT_F32, xr, i, width, x[j]);
         norm_square(sum, x[j]);
     });
     if (!g.out[0].data && !g.out[1].data && !g.out[2].data) return;
@@ -245,8 +222,8 @@ template <int Q, bool QUADS> __global__ void __launch_bounds__(MOST) add_norm_ke
         const float by = g.p.out_scale[n];
         uint8_t *const to = g.out[n].data + r * g.out[n].stride;
         norm_each<Q>(quads, [&](int j, int64_t i) {
-            const float4 v = norm_scaled(Q > 0 ? x[j] : norm_get<QUADS>(VT_F32, xr, i, width), scale, Q == 1 ? wn[n][j] : out_weight(n, i), g.norm[n].data ? offset : 0.0f);
-            norm_put<QUADS>(g.out[n].dtype, to, i, width, make_float4(v.x * by, v.y * by, v.z * by, v.w * by));
+            const float4 v = norm_scaled(Q > 0 ? x[j] : gpu_get_quad<QUADS>(VT_F32, xr, i, width), scale, Q == 1 ? wn[n][j] : out_weight(n, i), g.norm[n].data ? offset : 0.0f);
+            gpu_put_quad<QUADS>(g.out[n].dtype, to, i, width, make_float4(v.x * by, v.y * by, v.z * by, v.w * by));
         });
     }
 }

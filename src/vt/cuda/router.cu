@@ -30,8 +30,8 @@ __global__ void router_kernel(router_args a) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     float *score = shared + threadIdx.x / 32 * router_shared(E, n_groups, a.k), *prob = score + E, *group = prob + E, *weight = group + n_groups;
     int *chosen = (int *)(weight + a.k);
-    gpu_await_previous();
     gpu_let_next_start();
+    gpu_await_previous();
     if (row >= a.n_rows) return;
     const float *logits = (const float *)(a.logits.data + row * a.logits.stride[0]);
     int32_t *ids = (int32_t *)(a.ids.data + row * a.ids.stride[0]);

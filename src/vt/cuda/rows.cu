@@ -3,6 +3,7 @@
  * one); what needs no sum performs the operations of the scalar row and gives its bits. */
 #include "vt/cuda/gpu.cuh"
 #include "vt/cuda/gpu_blocks.cuh"
+#include "vt/cuda/gpu_launch.cuh"
 #include "vt/cuda/gpu_quads.cuh"
 
 static const int THREADS = 256;
@@ -11,6 +12,7 @@ static const int64_t MAX_GRID_X = 1 << 30, MAX_GRID_Y = 4096;
 /* f(row, column) for every element of an [n_rows, inner] output. */
 template <class F> __global__ void each_kernel(F f, int64_t n_rows, int64_t inner) {
     gpu_let_next_start();
+    gpu_await_previous();
     for (int64_t r = blockIdx.x; r < n_rows; r += gridDim.x)
         for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < inner; i += (int64_t)gridDim.y * THREADS) f(r, i);
 }
@@ -20,13 +22,14 @@ template <class F> static status each(vt_queue *q, const vt_call *call, F f, int
     if (n_rows <= 0 || inner <= 0) return STATUS_OK;
     int64_t across = gpu_ceil(inner, THREADS);
     dim3 grid((unsigned)(n_rows < MAX_GRID_X ? n_rows : MAX_GRID_X), (unsigned)(across < MAX_GRID_Y ? across : MAX_GRID_Y));
-    each_kernel<<<grid, THREADS, 0, gpu_stream(q)>>>(f, n_rows, inner);
-    return gpu_launched(call, err);
+    (void)call;
+    return gpu_launch_grid(q, each_kernel<F>, grid, THREADS, 0, err, f, n_rows, inner);
 }
 
 /* The same with f.quad(row, i) for four columns from 4 i on: few threads move what they can at once. */
 template <class F> __global__ void quads_kernel(F f, int64_t n_rows, int64_t quads) {
     gpu_let_next_start();
+    gpu_await_previous();
     for (int64_t r = blockIdx.x; r < n_rows; r += gridDim.x)
         for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < quads; i += (int64_t)gridDim.y * THREADS) f.quad(r, i);
 }
@@ -41,8 +44,7 @@ template <class F> static status each_quad(vt_queue *q, const vt_call *call, F f
     if (n_rows <= 0 || inner <= 0) return STATUS_OK;
     const int64_t across = gpu_ceil(inner / 4, THREADS);
     dim3 grid((unsigned)(n_rows < MAX_GRID_X ? n_rows : MAX_GRID_X), (unsigned)(across < MAX_GRID_Y ? across : MAX_GRID_Y));
-    quads_kernel<<<grid, THREADS, 0, gpu_stream(q)>>>(f, n_rows, inner / 4);
-    return gpu_launched(call, err);
+    return gpu_launch_grid(q, quads_kernel<F>, grid, THREADS, 0, err, f, n_rows, inner / 4);
 }
 
 /* ---- one input ---- */
