@@ -20,6 +20,7 @@ typedef struct backend_device {
         size_t bytes;
         bool pinned;
     } blocks[KNOWN_BLOCKS];
+    void *registered[KNOWN_BLOCKS]; /* the host's own memory, pinned where it lies */
 } backend_device;
 
 typedef struct backend_queue {
@@ -232,17 +233,26 @@ static void cuda_free_(void *dev, void *p) {
     if (p && cudaSetDevice(d->index) == cudaSuccess) (void)logged(d, cudaFree(p), "free");
 }
 
+/* NULL asks for one that is free. */
+static void **registered_place(backend_device *own, const void *p) {
+    for (int i = 0; i < KNOWN_BLOCKS; i++)
+        if (own->registered[i] == p) return &own->registered[i];
+    return NULL;
+}
+
 /*
  * Large blocks are the host's own memory, asked for in pages of 2 MiB and then pinned: a read from a drive into what the driver hands out, scattered pages of 4 KiB, is cut into as many pieces.
  * Their pages are shared with nothing else, as the host's allocator maps such blocks by themselves.
  */
-static void *pin_large(const cuda_device *d, size_t bytes) {
+static void *pin_large(backend_device *own, size_t bytes) {
     static const uintptr_t LARGE = 2 << 20, LEAST = 33 << 20;
-    void *p = bytes >= LEAST ? d->host->host_alloc(d->host->ctx, bytes) : NULL;
+    const cuda_device *d = &own->d;
+    void **place = registered_place(own, NULL);
+    void *p = place && bytes >= LEAST ? d->host->host_alloc(d->host->ctx, bytes) : NULL;
     if (!p) return NULL;
     const uintptr_t begin = ((uintptr_t)p + LARGE - 1) / LARGE * LARGE, end = ((uintptr_t)p + bytes) / LARGE * LARGE;
     (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* where there are none: small pages, then */
-    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) == cudaSuccess) return p;
+    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) == cudaSuccess) return *place = p;
     (void)cudaGetLastError();
     d->host->host_free(d->host->ctx, p);
     return NULL;
@@ -253,7 +263,7 @@ static status cuda_host_alloc(void *dev, size_t bytes, void **out) {
     const cuda_device *d = dev;
     cudaError_t rc = cudaSetDevice(d->index);
     if (rc == cudaSuccess) {
-        *out = pin_large(d, bytes);
+        *out = pin_large(dev, bytes);
         if (*out) return STATUS_OK;
         rc = cudaHostAlloc(out, bytes, cudaHostAllocDefault);
     }
@@ -269,12 +279,13 @@ static void cuda_host_free(void *dev, void *p) {
     const cuda_device *d = dev;
     forget(dev, p);
     if (!p || cudaSetDevice(d->index) != cudaSuccess) return;
-    if (cudaHostUnregister(p) == cudaSuccess) {
+    void **place = registered_place(dev, p);
+    if (!place) {
+        (void)logged(d, cudaFreeHost(p), "host_free");
+    } else if (logged(d, cudaHostUnregister(p), "host_free") == STATUS_OK) { /* else it stays pinned, and nobody may get it */
+        *place = NULL;
         d->host->host_free(d->host->ctx, p);
-        return;
     }
-    (void)cudaGetLastError(); /* the driver's own */
-    (void)logged(d, cudaFreeHost(p), "host_free");
 }
 
 /* ---- queues ---- */
