@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the grouped products of many BF16 rows on Hopper's matrix units share (gpu_grouped_narrow.cuh): a block stays and takes tile after tile. A tile is 128 rows of a group's weights by up to
+ * What the grouped products of many BF16 rows on Hopper's matrix units share (gpu_grouped_narrow.cuh, gpu_grouped_tma.cuh): a block stays and takes tile after tile. A tile is 128 rows of a group's weights by up to
  * MOST of its rows of x, which are shared out evenly where there are more, in steps of sixteen; the tiles of a group's rows by the same weights are neighbours. Sums go through shared memory, where a
  * row of out lies side by side.
  *
