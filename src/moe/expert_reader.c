@@ -322,8 +322,6 @@ status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err) {
     return f->rc == STATUS_OK ? STATUS_OK : error_set(err, f->rc, "%s", f->why);
 }
 
-int32_t expert_reader_pending(const expert_reader *r) { return r->n_pending; }
-
 static void drop_queue(expert_reader *r, reader_queue *q) {
     while (q->count > 0) {
         const reader_job *j = &q->jobs[q->first];

@@ -60,8 +60,6 @@ int32_t expert_reader_next(expert_reader *r, bool wait, uint64_t *stall_ns);
 void expert_reader_go_on(expert_reader *r);
 /** How a fill ended that next has given: STATUS_CANCELLED when it was dropped. */
 status expert_reader_outcome(const expert_reader *r, int32_t fill, error *err);
-/** Fills that have been submitted and not been given by next. */
-int32_t expert_reader_pending(const expert_reader *r);
 /** Drop the ranges that no reader has begun. Their fills complete all the same, as cancelled. */
 void expert_reader_drop(expert_reader *r);
 /** How it reads, and whether its memory is registered. */
