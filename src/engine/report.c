@@ -345,11 +345,50 @@ static void add_links(report_ctx *r, vt_runtime *rt, int n_threads) {
     }
 }
 
+static json_t *text_json(const char *text) { return text != NULL ? string_or_escaped(text, strlen(text)) : json_null(); }
+
+static json_t *bytes_json(uint64_t n) { return n == 0 ? json_null() : json_integer((json_int_t)(n > INT64_MAX ? INT64_MAX : n)); }
+
+static json_t *properties_json(const char *names) {
+    json_t *list = json_array();
+    while (*names != 0) {
+        const size_t n = strcspn(names, ",");
+        (void)json_array_append_new(list, string_or_escaped(names, n));
+        names += n;
+        names += strspn(names, ", ");
+    }
+    return list;
+}
+
+/* Backends and devices are lists of their own; a device that cannot be used says why and no more. */
+static void add_found(void *ctx, const vt_found *f) {
+    report_ctx *r = ctx;
+    char name[64];
+    json_t *o = json_object();
+    if (f->index < 0) {
+        set(o, "name", text_json(f->backend));
+        set(o, "library", text_json(f->library));
+    } else {
+        snprintf(name, sizeof name, "%s:%d", f->backend, (int)f->index);
+        set(o, "name", text_json(name));
+    }
+    set(o, "why_not", text_json(f->why_not));
+    if (f->description != NULL) {
+        set(o, "description", text_json(f->description));
+        set(o, "memory_total", bytes_json(f->total_bytes));
+        set(o, "memory_free", bytes_json(f->free_bytes));
+        set(o, "properties", properties_json(f->properties));
+        set(o, "rows", json_integer(f->n_rows));
+        set(o, "rows_running", json_integer(f->n_run));
+        set(o, "rows_left_out", json_integer(f->n_left_out));
+    }
+    (void)json_array_append_new(json_object_get(r->json, f->index < 0 ? "backends" : "devices"), o);
+}
+
 static status report_doctor(report_ctx *r, error *err) {
     char cpu[128];
     os_memory om;
     vt_runtime *rt = NULL;
-    textbuf devices;
     os_cpu_name(cpu, sizeof cpu);
     os_get_memory(&om);
     add_row(r, "version", HEADRACE_VERSION);
@@ -373,11 +412,11 @@ static status report_doctor(report_ctx *r, error *err) {
     const vt_runtime_options ro = {.cpu_isa = config_text(r->c, CONFIG_KEY_CPU_ISA)};
     TRY(vt_runtime_create(r->m, &ro, &rt, err));
     add_links(r, rt, asked > 0 ? (int)asked : os_core_count());
-    textbuf_init(&devices, r->m, MEM_PROCESS);
-    vt_runtime_report(rt, &devices);
-    textbuf_addf(r->text, "devices\n%s", textbuf_text(&devices));
-    set(r->json, "devices", string_or_escaped(devices.len > 0 ? devices.data : "", devices.len));
-    textbuf_deinit(&devices);
+    textbuf_adds(r->text, "devices\n");
+    vt_runtime_report(rt, r->text);
+    set(r->json, "backends", json_array());
+    set(r->json, "devices", json_array());
+    vt_runtime_visit_found(rt, add_found, r);
     vt_runtime_destroy(rt);
     return STATUS_OK;
 }

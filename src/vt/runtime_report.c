@@ -73,77 +73,95 @@ void vt_runtime_visit_rows(vt_runtime *rt, vt_row_visit *fn, void *ctx) {
     }
 }
 
-/* ---- report ---- */
+/* ---- what was found ---- */
 
-static void report_memory(textbuf *out, const vt_device *d) {
-    uint64_t free_bytes, total_bytes;
-    if (vt_device_memory_info(d, &free_bytes, &total_bytes) != STATUS_OK || total_bytes == 0) {
-        textbuf_adds(out, "memory unknown");
-        return;
-    }
-    textbuf_addf(out, "memory %.1f GiB, ", (double)total_bytes / (1024.0 * 1024.0 * 1024.0));
-    if (free_bytes == 0) {
-        textbuf_adds(out, "free unknown");
-    } else {
-        textbuf_addf(out, "%.1f GiB free now", (double)free_bytes / (1024.0 * 1024.0 * 1024.0));
-    }
-}
-
-static void report_device(vt_runtime *rt, const backend_entry *e, int32_t index, textbuf *out) {
+static void visit_device(vt_runtime *rt, const backend_entry *e, int32_t index, vt_found_visit *fn, void *ctx) {
     vt_device *d;
     error why = {0};
-    textbuf_addf(out, "  %s:%d: ", e->vtable.name, (int)index);
+    vt_found found = {.backend = e->vtable.name, .present = true, .index = index, .n_rows = e->n_rows};
     if (vt_device_open(rt, (vt_device_id){e->vtable.type, index}, rt->m, &d, &why) != STATUS_OK) {
-        textbuf_addf(out, "cannot be opened: %s\n", why.text);
+        found.why_not = why.text;
+        fn(ctx, &found);
         return;
     }
     char text[512], caps[512];
     vt_device_describe(d, text, sizeof text);
     refusal_cap_names(vt_device_caps(d), caps, sizeof caps);
-    textbuf_addf(out, "%s; ", text);
-    report_memory(out, d);
-    textbuf_addf(out, "; properties: %s\n", caps[0] ? caps : "none");
-    int32_t n_run = 0, n_left_out = 0;
+    found.description = text;
+    found.properties = caps;
+    if (vt_device_memory_info(d, &found.free_bytes, &found.total_bytes) != STATUS_OK) found.free_bytes = found.total_bytes = 0;
     for (int32_t i = 0; i < e->n_rows; i++) {
-        n_left_out += !e->rows[i].run;
-        n_run += e->rows[i].run && !(e->rows[i].need & ~vt_device_caps(d));
+        found.n_left_out += !e->rows[i].run;
+        found.n_run += e->rows[i].run && !(e->rows[i].need & ~vt_device_caps(d));
     }
-    textbuf_addf(out, "    kernel rows: %d, of which %d run here, %d lack a property, %d are left out of this build\n", (int)e->n_rows,
-                 (int)n_run, (int)(e->n_rows - n_run - n_left_out), (int)n_left_out);
+    fn(ctx, &found);
     vt_device_close(d);
 }
 
-static void report_backend(vt_runtime *rt, const backend_entry *e, textbuf *out) {
+static void visit_present(vt_runtime *rt, const backend_entry *e, vt_found_visit *fn, void *ctx) {
     error why = {0};
-    int32_t n = e->vtable.count ? e->vtable.count(&rt->host, &why) : 1;
-    textbuf_addf(out, "%s: %s", e->vtable.name, e->library_path ? e->library_path : "built in");
-    if (n <= 0) textbuf_addf(out, "; no device: %s", why.text[0] ? why.text : "there is none");
-    textbuf_adds(out, "\n");
-    for (int32_t i = 0; i < n; i++) report_device(rt, e, i, out);
+    const int32_t n = e->vtable.count ? e->vtable.count(&rt->host, &why) : 1;
+    vt_found found = {.backend = e->vtable.name, .present = true, .library = e->library_path, .index = -1, .n_rows = e->n_rows};
+    if (n <= 0) found.why_not = why.text[0] ? why.text : "there is none";
+    fn(ctx, &found);
+    for (int32_t i = 0; i < n; i++) visit_device(rt, e, i, fn, ctx);
 }
 
-static void report_absent(const vt_runtime *rt, const vt_manifest *m, const manifest_state *s, textbuf *out) {
-    char where[ERROR_TEXT_BYTES];
+static void visit_absent(const vt_runtime *rt, const vt_manifest *m, const manifest_state *s, vt_found_visit *fn, void *ctx) {
+    char where[ERROR_TEXT_BYTES], text[2 * ERROR_TEXT_BYTES];
+    const char *build_switch = m->build_switch ? m->build_switch : "no switch";
     refusal_search_text(rt, m, where, sizeof where);
-    textbuf_addf(out, "%s: ", m->backend);
     if (!m->shared_object) {
-        textbuf_addf(out, "left out of this build (%s)\n", m->build_switch ? m->build_switch : "no switch");
+        snprintf(text, sizeof text, "left out of this build (%s)", build_switch);
     } else if (s->note) {
-        textbuf_addf(out, "library found but not usable: %s\n", s->note);
+        snprintf(text, sizeof text, "library found but not usable: %s", s->note);
     } else {
-        textbuf_addf(out, "library not found (%s; %s builds it and is %s in this build)\n", where,
-                     m->build_switch ? m->build_switch : "no switch", m->built ? "on" : "off");
+        snprintf(text, sizeof text, "library not found (%s; %s builds it and is %s in this build)", where, build_switch, m->built ? "on" : "off");
     }
+    fn(ctx, &(vt_found){.backend = m->backend, .index = -1, .why_not = text, .n_rows = m->n_rows});
 }
 
-void vt_runtime_report(vt_runtime *rt, textbuf *out) {
+void vt_runtime_visit_found(vt_runtime *rt, vt_found_visit *fn, void *ctx) {
     for (int type = 0; type < VT_DEVICE_TYPE_COUNT; type++) {
         const manifest_state *state = NULL;
         const vt_manifest *m = runtime_manifest(rt, (vt_device_type)type, &state);
         if (rt->backends[type]) {
-            report_backend(rt, rt->backends[type], out);
+            visit_present(rt, rt->backends[type], fn, ctx);
         } else if (m) {
-            report_absent(rt, m, state, out);
+            visit_absent(rt, m, state, fn, ctx);
         }
     }
 }
+
+static void add_memory(textbuf *out, const vt_found *f) {
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    if (f->total_bytes == 0) {
+        textbuf_adds(out, "memory unknown");
+        return;
+    }
+    textbuf_addf(out, "memory %.1f GiB, ", (double)f->total_bytes / gib);
+    if (f->free_bytes == 0) {
+        textbuf_adds(out, "free unknown");
+    } else {
+        textbuf_addf(out, "%.1f GiB free now", (double)f->free_bytes / gib);
+    }
+}
+
+static void add_found(void *ctx, const vt_found *f) {
+    textbuf *out = ctx;
+    if (!f->present) {
+        textbuf_addf(out, "%s: %s\n", f->backend, f->why_not);
+    } else if (f->index < 0) {
+        textbuf_addf(out, "%s: %s%s%s\n", f->backend, f->library ? f->library : "built in", f->why_not ? "; no device: " : "", f->why_not ? f->why_not : "");
+    } else if (f->why_not) {
+        textbuf_addf(out, "  %s:%d: cannot be opened: %s\n", f->backend, (int)f->index, f->why_not);
+    } else {
+        textbuf_addf(out, "  %s:%d: %s; ", f->backend, (int)f->index, f->description);
+        add_memory(out, f);
+        textbuf_addf(out, "; properties: %s\n", f->properties[0] ? f->properties : "none");
+        textbuf_addf(out, "    kernel rows: %d, of which %d run here, %d lack a property, %d are left out of this build\n", (int)f->n_rows, (int)f->n_run,
+                     (int)(f->n_rows - f->n_run - f->n_left_out), (int)f->n_left_out);
+    }
+}
+
+void vt_runtime_report(vt_runtime *rt, textbuf *out) { vt_runtime_visit_found(rt, add_found, out); }

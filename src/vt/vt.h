@@ -52,7 +52,22 @@ NODISCARD status vt_runtime_add(vt_runtime *rt, const vt_backend *vtable, const 
 
 /** Whether there is a backend for devices of this type; whether it finds one is asked by opening it. */
 bool vt_runtime_has(const vt_runtime *rt, vt_device_type type);
-/** For doctor and inspect: what was found, and for the rest why not. */
+/** What was found of a known backend, or of one of its devices. Texts last until the call that gives them returns. */
+typedef struct vt_found {
+    const char *backend;
+    bool present;        /* its code is here; a backend that is absent has no devices */
+    const char *library; /* path of a shared object; NULL: built in, or absent */
+    int32_t index;       /* of a device; -1: this tells of the backend */
+    const char *why_not; /* why it is absent, has no device or the device cannot be opened; NULL: nothing is wrong */
+    /* of a device that can be opened */
+    const char *description, *properties; /* properties: names with ", " between them */
+    uint64_t total_bytes, free_bytes;     /* 0: unknown */
+    int32_t n_rows, n_run, n_left_out;    /* kernel rows: all, those that run there, those that this build left out */
+} vt_found;
+typedef void vt_found_visit(void *ctx, const vt_found *found);
+/** Each known backend, followed by its devices, which are opened for the time of the call. */
+void vt_runtime_visit_found(vt_runtime *rt, vt_found_visit *fn, void *ctx);
+/** The same as text: a line a backend, two a device. */
 void vt_runtime_report(vt_runtime *rt, textbuf *out);
 /** Every row of every known backend: op, signature, need, state (runs here | left out: SWITCH | library not found | lacks CAP), preferred mark. */
 typedef void vt_row_visit(void *ctx, const char *backend, const char *op, const char *sig, const char *need, const char *name, const char *state, bool preferred);

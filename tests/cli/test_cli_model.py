@@ -302,6 +302,15 @@ class Reports(CliTest):
         self.assertEqual(json.loads(self.run_cli("doctor", "-t", "7", "--json").out)["compute_threads"], 7)
         for key in ("memory_total", "memory_available", "cgroup_limit", "memlock_limit"):  # a number of bytes, or null where there is none
             self.assertIn(type(facts[key]), (int, type(None)), key)
+        backends = {b["name"]: b for b in facts["backends"]}
+        self.assertEqual(backends["cpu"], {"name": "cpu", "library": None, "why_not": None})
+        cpu = facts["devices"][0]
+        self.assertEqual((cpu["name"], cpu["why_not"], cpu["memory_total"]), ("cpu:0", None, facts["memory_total"]))
+        rows = json.loads(self.run_cli("inspect", "--kernels", "--json").out)["kernels"]
+        self.assertEqual((cpu["rows"], cpu["rows_left_out"]), (sum(k["backend"] == "cpu" for k in rows), 0))
+        self.assertIn("host-addressable", cpu["properties"])
+        for b in facts["backends"]:  # one that is not usable says why and has no devices
+            self.assertNotEqual(b["why_not"] is None, not any(d["name"].startswith(b["name"] + ":") for d in facts["devices"]), b)
 
 
 class Bench(CliTest):

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { MAX_INDEX = 4, MAX_OUT = 64, VOCAB = 416 };
+enum { MAX_INDEX = 4, MAX_OUT = 96, VOCAB = 416 };
 
 typedef struct answer_log {
     engine_answer by_index[MAX_INDEX];

@@ -149,6 +149,14 @@ static void vtable_defaults(void **state) {
     vt_runtime_destroy(rt);
 }
 
+static void count_unusable(void *ctx, const vt_found *f) {
+    if (strcmp(f->backend, "toy") != 0 || f->index < 0) return;
+    assert_true(f->present);
+    assert_null(f->description);
+    expect_part(f->why_not, "told to fail");
+    *(int *)ctx += 1;
+}
+
 static void devices_that_do_not_open(void **state) {
     (void)state;
     vt_runtime *rt = toy_runtime("fail");
@@ -171,6 +179,9 @@ static void devices_that_do_not_open(void **state) {
     textbuf_clear(&report);
     vt_runtime_report(rt, &report);
     expect_part(textbuf_text(&report), "toy:0: cannot be opened: toy: told to fail\n");
+    int n_found = 0;
+    vt_runtime_visit_found(rt, count_unusable, &n_found);
+    assert_int_equal(n_found, 1);
     textbuf_deinit(&report);
     assert_null(d);
     assert_int_equal(vt_device_open(rt, (vt_device_id){VT_DEVICE_TYPE_COUNT, 0}, m, &d, &err), STATUS_UNSUPPORTED);
