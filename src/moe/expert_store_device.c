@@ -615,6 +615,7 @@ static status close_store(expert_store *base) {
     const status rc = s->n_leases == 0 && s->n_host_leases == 0 ? STATUS_OK : STATUS_BUG;
     if (s->policy != NULL) {
         cancel(base);
+        s->below->cancel(s->below); /* it may read ahead still, and what it reads by may end with the model */
         while (s->n_leaving > 0) await_oldest(s);
     }
     for (int32_t i = 0; i < s->n_fences; i++) vt_fence_destroy(s->device, s->ready[i]);

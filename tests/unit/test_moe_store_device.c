@@ -5,6 +5,8 @@
  */
 #include "support/test_case.h"
 
+#include <time.h>
+
 #include "unit/moe_case.h"
 
 enum { MAX_COPIES = 4096, MAX_FENCES = 256 };
@@ -561,6 +563,34 @@ static void reads_ahead_while_it_copies(void **state) {
     rig_close(&r);
 }
 
+/* A model goes before the store below its own does, and what experts are read by goes with it: nothing that the model's store had read ahead may be under way then. */
+static void closing_ends_reads_ahead(void **state) {
+    (void)state;
+    rig r;
+    error err = {0};
+    rig_open(&r);
+    const expert_stream_options so = {.budget_bytes = slots(&r.k, 6), .ahead = EXPERT_AHEAD_ON};
+    const expert_device_options dopt = {.budget_bytes = slots(&r.k, 6), .ahead = EXPERT_AHEAD_AUTO};
+    assert_int_equal(expert_store_stream_create(r.k.m, &r.k.bank, &so, &r.below, &err), STATUS_OK);
+    assert_int_equal(expert_store_device_create(r.k.m, &r.k.bank, r.device, r.queue, r.below, &dopt, &r.store, &err), STATUS_OK);
+    expert_lease l;
+    assert_true(r.store->wants_hint(r.store, 2, 3));
+    r.store->enter(r.store, 1);
+    assert_int_equal(r.store->begin(r.store, 1, (int32_t[]){2, 3, 4}, 3, &err), STATUS_OK);
+    r.store->hint(r.store, 2, (int32_t[]){2, 3, 4}, 3);
+    while (r.store->next_ready(r.store, &l, &err) == STATUS_OK) r.store->release(r.store, &l, (vt_fence){0});
+    assert_int_equal(count(r.below).reads, 2 * (3 + 3));
+    (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL); /* so that the reads are there: what had not begun is dropped unseen */
+    assert_int_equal(r.store->close(r.store), STATUS_OK);
+    r.store = NULL;
+    expert_layer *layers = r.k.bank.layers;
+    r.k.bank.layers = NULL;
+    assert_int_equal(r.below->close(r.below), STATUS_OK);
+    r.below = NULL;
+    r.k.bank.layers = layers;
+    rig_close(&r);
+}
+
 static void (*enter_below)(expert_store *, int32_t);
 static int n_entered, last_entered;
 static void count_entered(expert_store *below, int32_t layer) {
@@ -621,6 +651,7 @@ int main(void) {
         cmocka_unit_test(capacity_24_goes_on),
         cmocka_unit_test(faults),
         cmocka_unit_test(reads_ahead_while_it_copies),
+        cmocka_unit_test(closing_ends_reads_ahead),
         cmocka_unit_test(lower_tier_ages_once),
         cmocka_unit_test(too_small),
         cmocka_unit_test(computed_on_the_host),
