@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need, builds and runs them: ./check.sh [--fast | --full] [-j N]
 #   --fast   release build and its tests (minutes); where there is a CUDA device also tests/card.sh
-#   default  and sanitizers, clang, the kernels as HIP, fuzz corpora, the quick mutations, the real model (at most 40 minutes on 2 cores)
+#   default  and sanitizers, clang, the kernels as HIP, fuzz corpora, the quick mutations, the real model (some 45 minutes on 2 cores)
 #   --full   and every mutation, the soaks, and this script in a fresh Debian (tests/chroot.sh)
 # A phase that fails does not stop the next one, except the first build. The last line is "N passed, N failed, N skipped" over all
 # test runs and mutations; exit status 0 only with none failed and some passed. Logs and results are in build/check.
